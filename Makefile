@@ -1,0 +1,66 @@
+# pgweir: `make help` lists the targets. The comment after `##` is the help text.
+
+CARGO ?= cargo
+# Where `make run` keeps its nodes, and the ports it uses.
+DIR ?= var/demo
+PORT ?= 9999
+BASE_PORT ?= 5441
+METRICS_PORT ?= 9719
+# Options of `make bench`, for example BENCH="--rounds 5 --only select"; see benches/bench.py --help.
+BENCH ?=
+# Seconds per target of `make fuzz`, and its seed (each run prints the one it used).
+FUZZ_SECONDS ?= 10
+FUZZ_SEED ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help run test unit lint fmt build build-ci bench bench-quick fuzz clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
+
+run: ## a primary, two standbys and pgweir on port 9999; Ctrl-C stops all of it (PORT=, BASE_PORT=, METRICS_PORT=, DIR=)
+	@scripts/need.sh run
+	@$(CARGO) build --release -p pgweir
+	@exec target/release/pgweir demo $(DIR) --port $(PORT) --base-port $(BASE_PORT) --metrics-port $(METRICS_PORT)
+
+test: lint build-ci ## everything that must pass: lint, unit, property, tidy and black-box tests
+	@scripts/need.sh test
+	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
+	  $(CARGO) nextest run --workspace --cargo-profile ci --no-fail-fast; \
+	else \
+	  $(CARGO) test --workspace --profile ci --no-fail-fast; \
+	fi
+
+unit: ## only the tests beside the code, in the dev profile
+	@$(CARGO) test --workspace --exclude pgweir-tests
+
+lint: ## formatting and clippy; a warning is an error
+	@$(CARGO) fmt --all --check
+	@$(CARGO) clippy --workspace --all-targets --profile ci -- -D warnings
+
+fmt: ## formats the code
+	@$(CARGO) fmt --all
+
+build: ## the release binary: target/release/pgweir
+	@$(CARGO) build --release -p pgweir
+
+build-ci:
+	@scripts/need.sh test
+	@$(CARGO) build --profile ci -p pgweir
+
+bench: ## pgbench against direct, pgweir and the installed ones of PgBouncer, Pgpool-II, HAProxy; writes docs/benchmarks.md
+	@scripts/need.sh bench
+	@$(CARGO) build --release -p pgweir
+	@python3 benches/bench.py --write docs/benchmarks.md $(BENCH)
+
+bench-quick: ## the same in a few minutes, printed only
+	@scripts/need.sh bench
+	@$(CARGO) build --release -p pgweir
+	@python3 benches/bench.py --quick $(BENCH)
+
+fuzz: ## bounded random inputs for the parsers: FUZZ_SECONDS= per target, FUZZ_SEED= to repeat a run
+	@$(CARGO) run -q --profile ci -p pgweir-fuzz -- --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
+
+clean: ## removes the build and the demo's data
+	@$(CARGO) clean
+	@rm -rf var

@@ -1,0 +1,98 @@
+#!/bin/sh
+# Makes sure that what a make target needs is installed: `need.sh run|test|bench [--check]`.
+#
+# Installs with apt-get when it may (root, or sudo without a password); otherwise, and with --check, says what to
+# install and fails. It changes nothing when everything is there, and never upgrades a package that is there.
+set -eu
+
+minimum=13
+what=${1:?usage: need.sh run|test|bench [--check]}
+mode=${2:-install}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+say() { printf '%s\n' "$*" >&2; }
+
+# The newest directory with a PostgreSQL server (and initdb) in it, or nothing.
+server_bin() {
+  {
+    have pg_config && pg_config --bindir 2>/dev/null
+    for dir in /usr/lib/postgresql/*/bin /usr/pgsql-*/bin /usr/local/pgsql/bin /opt/homebrew/opt/postgresql*/bin; do
+      echo "$dir"
+    done
+    # What is on the path is often a link or a wrapper: its target is where the rest of the server is.
+    for name in initdb postgres; do
+      have "$name" && dirname "$(readlink -f "$(command -v "$name")")"
+    done
+  } | while read -r dir; do
+    [ -x "$dir/postgres" ] && [ -x "$dir/initdb" ] || continue
+    version=$("$dir/postgres" --version | sed -n 's/^[^0-9]*\([0-9][0-9]*\).*/\1/p')
+    [ "${version:-0}" -ge "$minimum" ] && echo "$version $dir"
+  done | sort -n | tail -n 1 | cut -d' ' -f2-
+}
+
+# pg_stat_statements stands for the contrib modules, which Debian ships with the server and others do not.
+has_contrib() {
+  bin=$(server_bin)
+  [ -n "$bin" ] || return 1
+  config=$bin/pg_config
+  # Without the development files there is no pg_config beside the server: Debian's layout is known.
+  if [ -x "$config" ]; then share=$("$config" --sharedir); else share=/usr/share/postgresql/$(basename "$(dirname "$bin")"); fi
+  [ -f "$share/extension/pg_stat_statements.control" ]
+}
+
+missing=
+need() { missing="$missing $1"; }
+
+have cargo || { say "cargo is missing: install the Rust toolchain (https://rustup.rs), then try again"; exit 1; }
+have cc || need gcc
+[ "$(uname -s)" != Linux ] || [ -e /usr/include/stdlib.h ] || need libc6-dev
+[ -n "$(server_bin)" ] || need postgresql
+have psql || [ -x "$(server_bin)/psql" ] || need postgresql-client
+case $what in
+  run) ;;
+  test) has_contrib || need postgresql-contrib; have python3 || need python3 ;;
+  bench) have pgbench || [ -x "$(server_bin)/pgbench" ] || need postgresql-contrib; have python3 || need python3 ;;
+  *) say "need.sh: unknown target '$what' (run, test or bench)"; exit 64 ;;
+esac
+[ -n "$missing" ] || exit 0
+
+advise() {
+  say "missing:$missing (PostgreSQL $minimum or newer). Install it, then try again:"
+  say "  Debian, Ubuntu:  sudo apt-get install$missing"
+  say "  Fedora, RHEL:    sudo dnf install postgresql-server postgresql-contrib gcc python3"
+  say "  Arch:            sudo pacman -S postgresql gcc python"
+  say "  Alpine:          apk add postgresql postgresql-contrib gcc musl-dev python3"
+  exit 1
+}
+
+[ "$mode" = install ] || advise
+have apt-get || advise
+if [ "$(id -u)" = 0 ]; then as_root=
+elif have sudo && sudo -n true 2>/dev/null; then as_root=sudo
+else advise
+fi
+
+# Debian's package makes and starts a cluster of its own on 5432; nobody asked for that one here.
+conf=/etc/postgresql-common/createcluster.d/pgweir-setup.conf
+fresh=
+if [ ! -e /usr/share/postgresql-common ]; then
+  fresh=yes
+  $as_root mkdir -p "$(dirname "$conf")"
+  echo "create_main_cluster = false" | $as_root tee "$conf" >/dev/null
+fi
+cleanup() { [ -z "$fresh" ] || $as_root rm -f "$conf"; }
+trap cleanup EXIT
+
+install() {
+  # shellcheck disable=SC2086 # a list of package names, and an optional sudo
+  $as_root env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -q --no-install-recommends --no-upgrade $missing >&2
+}
+say "installing:$missing"
+if ! install; then
+  say "trying again with fresh package lists"
+  $as_root apt-get update -q >&2
+  install
+fi
+# A second look, without installing: a package that did not bring what it should is said, not ignored.
+sh "$0" "$what" --check
