@@ -1,0 +1,239 @@
+//! Where a demo keeps what it needs, and who may write there.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+
+use super::command::RunAs;
+
+/// Where data goes when the user postgres cannot reach the demo's own directory.
+const ELSEWHERE: &str = "/var/tmp";
+
+/// The directories of one demo. Holds the lock that makes it the only one there.
+#[derive(Debug)]
+pub(super) struct Place {
+    dir: PathBuf,
+    data: PathBuf,
+    run_as: RunAs,
+    moved: Option<String>,
+    _lock: File,
+}
+
+impl Place {
+    /// Makes the directories and takes the lock.
+    ///
+    /// # Errors
+    /// They cannot be made, belong to somebody else, or another demo runs there.
+    pub(super) fn prepare(dir: &Path) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let dir = dir.canonicalize()?;
+        let lock = lock(&dir)?;
+        let run_as = RunAs::for_postgres()?;
+        let (data, moved) = place_data(&dir, run_as)?;
+        Ok(Self { dir, data, run_as, moved, _lock: lock })
+    }
+
+    /// Where the nodes' data directories and logs are.
+    pub(super) fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// Who PostgreSQL runs as.
+    pub(super) fn run_as(&self) -> RunAs {
+        self.run_as
+    }
+
+    /// Why the data is not in the demo's directory, when it is not.
+    pub(super) fn moved(&self) -> Option<&str> {
+        self.moved.as_deref()
+    }
+
+    /// pgweir's configuration.
+    pub(super) fn config(&self) -> PathBuf {
+        self.dir.join("pgweir.yaml")
+    }
+
+    /// The secrets pgweir knows.
+    pub(super) fn passwords(&self) -> PathBuf {
+        self.dir.join("pool_passwd")
+    }
+
+    /// What pgweir prints.
+    pub(super) fn log(&self) -> PathBuf {
+        self.dir.join("pgweir.log")
+    }
+
+    /// pgweir's process id while it runs.
+    pub(super) fn pid_file(&self) -> PathBuf {
+        self.dir.join("pgweir.pid")
+    }
+
+    /// The major version of the data that is there already.
+    ///
+    /// # Errors
+    /// It is there but cannot be read.
+    pub(super) fn existing_version(&self) -> anyhow::Result<Option<u32>> {
+        let path = self.data.join("db0/PG_VERSION");
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text =
+            std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(Some(text.trim().parse().with_context(|| format!("{} is no version number", path.display()))?))
+    }
+}
+
+/// Takes the lock of the directory; it is given back when the process ends, however it ends.
+fn lock(dir: &Path) -> anyhow::Result<File> {
+    let path = dir.join("demo.lock");
+    let theirs = || {
+        format!(
+            "cannot write {}: it belongs to another user; remove {} or choose another directory",
+            path.display(),
+            dir.display()
+        )
+    };
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .with_context(theirs)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            file.read_to_string(&mut holder)?;
+            bail!(
+                "a demo runs in {} already (process {}): use it, or stop it first",
+                dir.display(),
+                holder.trim()
+            )
+        }
+        Err(TryLockError::Error(error)) => return Err(error).context("cannot lock the demo's directory"),
+    }
+    file.set_len(0)?;
+    write!(file, "{}", std::process::id())?;
+    Ok(file)
+}
+
+/// The data directory: below `dir` when PostgreSQL's user can reach it there, else in a place of its own.
+fn place_data(dir: &Path, run_as: RunAs) -> anyhow::Result<(PathBuf, Option<String>)> {
+    let data = dir.join("nodes");
+    make_private(&data, run_as)?;
+    if reachable(&data, run_as)? {
+        return Ok((data, None));
+    }
+    // The empty directory would only mislead. It is not empty when it was reachable once: then it stays.
+    let _ = std::fs::remove_dir(&data);
+    let elsewhere = Path::new(ELSEWHERE).join(format!("pgweir-demo-{:016x}", fingerprint(dir)));
+    make_private(&elsewhere, run_as)?;
+    if !reachable(&elsewhere, run_as)? {
+        bail!(
+            "the user postgres can reach neither {} nor {ELSEWHERE}: choose another directory",
+            dir.display()
+        );
+    }
+    let why = format!(
+        "the user postgres cannot reach {}, so the data is in {} (remove it there when you are done)",
+        dir.display(),
+        elsewhere.display()
+    );
+    Ok((elsewhere, Some(why)))
+}
+
+/// Makes a directory that only PostgreSQL's user may enter. One that is there must be that user's already, because
+/// in a place where everybody may write it could be a trap.
+fn make_private(path: &Path, run_as: RunAs) -> anyhow::Result<()> {
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => run_as.own(path),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            let found = std::fs::symlink_metadata(path)?;
+            let owner = match run_as {
+                RunAs::Myself => rustix::process::geteuid().as_raw(),
+                RunAs::Other { uid, .. } => uid,
+            };
+            if !found.is_dir() || found.uid() != owner {
+                bail!("{} is not a directory of the user that PostgreSQL runs as: remove it", path.display());
+            }
+            Ok(())
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot make {}", path.display())),
+    }
+}
+
+/// Can that user write there, through all the directories above?
+fn reachable(path: &Path, run_as: RunAs) -> anyhow::Result<bool> {
+    let mut test = run_as.command("sh", Path::new("/")).into_std();
+    test.args(["-c", r#"cd "$1" 2>/dev/null && test -w ."#, "sh"]).arg(path);
+    Ok(test.status().context("cannot run sh")?.success())
+}
+
+/// The same for the same directory in every version of the program (FNV-1a), as a name must be.
+fn fingerprint(dir: &Path) -> u64 {
+    dir.as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory of the test's own, removed at its end.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("pgweir-place-{}-{name}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn one_demo_a_directory() {
+        let scratch = Scratch::new("lock");
+        let held = lock(&scratch.0).unwrap();
+        let error = lock(&scratch.0).unwrap_err().to_string();
+        assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
+        drop(held);
+        lock(&scratch.0).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_is_somebody_elses_is_refused() {
+        let scratch = Scratch::new("owner");
+        let path = scratch.0.join("data");
+        std::fs::write(&path, "in the way").unwrap();
+        assert!(make_private(&path, RunAs::Myself).is_err());
+        std::fs::remove_file(&path).unwrap();
+        make_private(&path, RunAs::Myself).unwrap();
+        make_private(&path, RunAs::Myself).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+        assert!(make_private(&path, RunAs::Other { uid: u32::MAX - 7, gid: 0 }).is_err());
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_reached_is_seen() {
+        let scratch = Scratch::new("reach");
+        assert!(reachable(&scratch.0, RunAs::Myself).unwrap());
+        assert!(!reachable(&scratch.0.join("none"), RunAs::Myself).unwrap());
+    }
+
+    #[test]
+    fn the_fingerprint_is_fnv_1a() {
+        assert_eq!(fingerprint(Path::new("a")), 0xaf63_dc4c_8601_ec8c);
+    }
+}
