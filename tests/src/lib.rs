@@ -1,1 +1,54 @@
-//! placeholder
+//! Black-box harness: the built `pgweir` binary against real PostgreSQL clusters in temporary
+//! directories, spoken to byte by byte.
+//!
+//! Invariants:
+//! - Every test has its own cluster, its own pgweir and its own ports, so that tests run in parallel.
+//! - Readiness is found out by connecting, never by sleeping.
+//! - Whatever can hang has a deadline ([`client::deadline`], 3 s); a hang is a failure.
+//! - Nothing outlives a test, however it ends: [`Cluster`] and [`Pgweir`] kill what they started when
+//!   dropped, and a watcher outside the test's process group does so when the test itself is killed.
+//! - The logs of pgweir and of the servers are printed when a rig is dropped; the runners show them for
+//!   failed tests only.
+
+pub mod client;
+pub mod cluster;
+pub mod install;
+pub mod messages;
+pub mod pgweir;
+pub mod procs;
+pub mod replies;
+pub mod server_log;
+pub mod tools;
+
+pub use client::{Login, PgError, RawClient, Rows, sqlstate};
+pub use cluster::{Cluster, ClusterOptions, ServerAuth, StopMode};
+pub use messages::{Msgs, msgs};
+pub use pgweir::{ClientAuth, Pgweir, PgweirOptions};
+pub use replies::{Replies, Reply};
+pub use server_log::Logged;
+pub use tools::{Http, Output, PgbenchReport, http_get, pgbench, psql};
+
+/// A cluster with one primary and `standbys` standbys, and a pgweir in front of it whose
+/// configuration is the harness's base with `yaml` over it.
+///
+/// # Errors
+/// When a server or pgweir does not come up.
+pub fn rig(standbys: usize, yaml: &str) -> anyhow::Result<(Cluster, Pgweir)> {
+    let cluster = Cluster::new(ClusterOptions { standbys, ..ClusterOptions::default() })?;
+    let weir = Pgweir::start(&cluster, yaml)?;
+    Ok((cluster, weir))
+}
+
+/// Repeats `probe` every 20 ms until it answers true or `limit` has passed; the last answer.
+pub fn eventually(limit: std::time::Duration, mut probe: impl FnMut() -> bool) -> bool {
+    let end = std::time::Instant::now() + limit;
+    loop {
+        if probe() {
+            return true;
+        }
+        if std::time::Instant::now() >= end {
+            return false;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,522 @@
+//! A client that speaks the protocol byte by byte, with a deadline on everything.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use postgres_protocol::authentication::md5_hash;
+use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
+
+use crate::messages::{Msgs, cancel_request, msgs, startup};
+use crate::replies::{Fields, Replies, Reply};
+
+/// Protocol 3.0.
+pub const V3: u32 = 3 << 16;
+/// A message longer than this is taken for a framing error.
+const MAX_MESSAGE: usize = 1 << 30;
+
+/// How long anything may take: 3 s, or `PGWEIR_TEST_DEADLINE` seconds on a slow machine.
+#[must_use]
+pub fn deadline() -> Duration {
+    let given = std::env::var("PGWEIR_TEST_DEADLINE").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(given.unwrap_or(3))
+}
+
+/// An ErrorResponse as an error.
+#[derive(Clone, Debug)]
+pub struct PgError(pub Fields);
+
+impl fmt::Display for PgError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.0.get('S'), self.0.get('C'), self.0.get('M'))
+    }
+}
+
+impl std::error::Error for PgError {}
+
+/// The SQLSTATE of an error that came from the other side; empty for any other error.
+#[must_use]
+pub fn sqlstate(error: &anyhow::Error) -> &str {
+    error.downcast_ref::<PgError>().map_or("", |error| error.0.get('C'))
+}
+
+/// What a simple query returned.
+#[derive(Clone, Debug, Default)]
+pub struct Rows {
+    /// Column names of the last result.
+    pub columns: Vec<String>,
+    /// All rows of all results, as text.
+    pub rows: Vec<Vec<Option<String>>>,
+    /// Command tags in order.
+    pub tags: Vec<String>,
+}
+
+impl Rows {
+    /// The only column's values, NULL as an empty text.
+    #[must_use]
+    pub fn first_column(&self) -> Vec<String> {
+        self.rows.iter().map(|row| row.first().cloned().flatten().unwrap_or_default()).collect()
+    }
+
+    /// The value of a named column in a row.
+    ///
+    /// # Errors
+    /// When there is no such row or column.
+    pub fn get(&self, row: usize, column: &str) -> Result<String> {
+        let at = self.columns.iter().position(|name| name == column);
+        let at = at.with_context(|| format!("no column {column} in {:?}", self.columns))?;
+        let row = self.rows.get(row).with_context(|| format!("no row {row}"))?;
+        Ok(row.get(at).cloned().flatten().unwrap_or_default())
+    }
+}
+
+/// Whom to log in as, and how.
+#[derive(Clone, Debug)]
+pub struct Login {
+    user: String,
+    database: String,
+    password: String,
+    version: u32,
+    parameters: Vec<(String, String)>,
+}
+
+impl Login {
+    /// A login whose password is the user's name, as for all roles of the harness.
+    #[must_use]
+    pub fn new(user: &str, database: &str) -> Self {
+        let parameters = Vec::new();
+        Self { user: user.into(), database: database.into(), password: user.into(), version: V3, parameters }
+    }
+
+    /// The role `bench` in the database `bench`.
+    #[must_use]
+    pub fn bench() -> Self {
+        Self::new("bench", "bench")
+    }
+
+    /// Another password.
+    #[must_use]
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = password.into();
+        self
+    }
+
+    /// A further startup parameter.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.parameters.push((name.into(), value.into()));
+        self
+    }
+
+    /// Another protocol version.
+    #[must_use]
+    pub fn version(mut self, version: u32) -> Self {
+        self.version = version;
+        self
+    }
+
+    /// The startup packet.
+    #[must_use]
+    pub fn packet(&self) -> Vec<u8> {
+        let own = [("user", self.user.as_str()), ("database", self.database.as_str())];
+        let further = self.parameters.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        startup(self.version, &own.into_iter().chain(further).collect::<Vec<_>>())
+    }
+
+    /// Connects to a local port and logs in.
+    ///
+    /// # Errors
+    /// The server's ErrorResponse as [`PgError`], or what went wrong with the connection.
+    pub fn connect(&self, port: u16) -> Result<RawClient> {
+        let mut client = RawClient::tcp(port)?;
+        client.log_in(self)?;
+        Ok(client)
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct RawClient {
+    stream: TcpStream,
+    port: u16,
+    unread: Vec<u8>,
+    deadline: Duration,
+    chunk: usize,
+    /// The values of ParameterStatus, as last reported.
+    pub parameters: BTreeMap<String, String>,
+    /// Process id and secret of BackendKeyData.
+    pub key: Option<(u32, Vec<u8>)>,
+    /// Everything that came during the login.
+    pub greeting: Replies,
+}
+
+impl RawClient {
+    /// Logs in as `bench` to the database `bench`.
+    ///
+    /// # Errors
+    /// As [`Login::connect`].
+    pub fn bench(port: u16) -> Result<Self> {
+        Login::bench().connect(port)
+    }
+
+    /// Connects without saying anything.
+    ///
+    /// # Errors
+    /// When the port does not answer.
+    pub fn tcp(port: u16) -> Result<Self> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        Ok(Self {
+            stream,
+            port,
+            unread: Vec::new(),
+            deadline: deadline(),
+            chunk: usize::MAX,
+            parameters: BTreeMap::new(),
+            key: None,
+            greeting: Replies::default(),
+        })
+    }
+
+    /// Changes how long each later call may take.
+    pub fn set_deadline(&mut self, deadline: Duration) {
+        self.deadline = deadline;
+    }
+
+    /// Sends everything from now on in chunks of `bytes`.
+    pub fn set_chunk(&mut self, bytes: usize) {
+        self.chunk = bytes.max(1);
+    }
+
+    /// Starts up and authenticates on a fresh connection.
+    ///
+    /// # Errors
+    /// As [`Login::connect`].
+    pub fn log_in(&mut self, login: &Login) -> Result<()> {
+        self.send_bytes(&login.packet())?;
+        loop {
+            let reply = self.next()?.context("connection closed during the login")?;
+            self.greeting.0.push(reply.clone());
+            match reply {
+                Reply::Authentication { code, data } => self.authenticate(login, code, &data)?,
+                Reply::BackendKey { pid, secret } => self.key = Some((pid, secret)),
+                Reply::Error(fields) => bail!(PgError(fields)),
+                Reply::ReadyForQuery(_) => return Ok(()),
+                Reply::ParameterStatus(..) | Reply::Notice(_) | Reply::Negotiate { .. } => {}
+                other => bail!("{other} during the login"),
+            }
+        }
+    }
+
+    fn authenticate(&mut self, login: &Login, code: u32, data: &[u8]) -> Result<()> {
+        let password = login.password.as_bytes();
+        match code {
+            0 => Ok(()),
+            3 => self.send_bytes(msgs().message(b'p', &[password, &[0]].concat()).bytes()),
+            5 => {
+                let hash = md5_hash(login.user.as_bytes(), password, data.try_into()?);
+                self.send_bytes(msgs().message(b'p', &[hash.as_bytes(), &[0]].concat()).bytes())
+            }
+            10 => self.scram(password, data),
+            _ => bail!("authentication method {code}"),
+        }
+    }
+
+    fn scram(&mut self, password: &[u8], mechanisms: &[u8]) -> Result<()> {
+        let offered = mechanisms.split(|byte| *byte == 0).any(|name| name == b"SCRAM-SHA-256");
+        ensure!(offered, "SCRAM-SHA-256 not offered");
+        let mut scram = ScramSha256::new(password, ChannelBinding::unsupported());
+        let first = scram.message();
+        let length = u32::try_from(first.len())?.to_be_bytes();
+        let body = [&b"SCRAM-SHA-256\0"[..], &length, first].concat();
+        self.send_bytes(msgs().message(b'p', &body).bytes())?;
+        scram.update(&self.sasl(11)?)?;
+        self.send_bytes(msgs().message(b'p', scram.message()).bytes())?;
+        scram.finish(&self.sasl(12)?)?;
+        Ok(())
+    }
+
+    fn sasl(&mut self, expected: u32) -> Result<Vec<u8>> {
+        match self.next()? {
+            Some(Reply::Authentication { code, data }) if code == expected => Ok(data),
+            Some(Reply::Error(fields)) => bail!(PgError(fields)),
+            Some(other) => bail!("{other} instead of SASL step {expected}"),
+            None => bail!("connection closed in the middle of SASL"),
+        }
+    }
+
+    /// Sends bytes, in the chunks that were asked for, each in a packet of its own.
+    ///
+    /// # Errors
+    /// When they cannot be written within the deadline.
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        self.stream.set_write_timeout(Some(self.deadline))?;
+        for chunk in bytes.chunks(self.chunk) {
+            self.stream.write_all(chunk).context("sending")?;
+        }
+        Ok(())
+    }
+
+    /// Sends messages.
+    ///
+    /// # Errors
+    /// As [`RawClient::send_bytes`].
+    pub fn send(&mut self, messages: &Msgs) -> Result<()> {
+        self.send_bytes(messages.bytes())
+    }
+
+    /// The next message; `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// When nothing complete arrives within the deadline, or it is malformed.
+    #[allow(clippy::should_implement_trait, reason = "fallible, and it waits: not an iterator")]
+    pub fn next(&mut self) -> Result<Option<Reply>> {
+        let end = Instant::now() + self.deadline;
+        self.next_until(end)
+    }
+
+    fn next_until(&mut self, end: Instant) -> Result<Option<Reply>> {
+        loop {
+            if let Some(reply) = self.decode()? {
+                if let Reply::ParameterStatus(name, value) = &reply {
+                    self.parameters.insert(name.clone(), value.clone());
+                }
+                return Ok(Some(reply));
+            }
+            if !self.fill(end)? {
+                ensure!(self.unread.is_empty(), "connection closed in the middle of a message");
+                return Ok(None);
+            }
+        }
+    }
+
+    fn decode(&mut self) -> Result<Option<Reply>> {
+        let Some((head, rest)) = self.unread.split_at_checked(5) else { return Ok(None) };
+        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+        ensure!((4..MAX_MESSAGE).contains(&length), "message {:?} of length {length}", char::from(head[0]));
+        let Some(body) = rest.get(..length - 4) else { return Ok(None) };
+        let reply = Reply::decode(head[0], body)?;
+        self.unread.drain(..=length);
+        Ok(Some(reply))
+    }
+
+    /// Reads once; false at the end of the stream.
+    fn fill(&mut self, end: Instant) -> Result<bool> {
+        let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        self.stream.set_read_timeout(Some(left))?;
+        let mut buffer = [0u8; 65536];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => Ok(false),
+            Ok(n) => {
+                self.unread.extend(&buffer[..n]);
+                Ok(true)
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                bail!(
+                    "no reply within {:?}; {} bytes of an incomplete message",
+                    self.deadline,
+                    self.unread.len()
+                )
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
+            Err(error) => Err(error).context("reading"),
+        }
+    }
+
+    /// Reads until `done` says so or the stream ends; the deadline is for all of it.
+    ///
+    /// # Errors
+    /// As [`RawClient::next`]; the error names what had arrived.
+    pub fn read_until(&mut self, mut done: impl FnMut(&Reply) -> bool) -> Result<Replies> {
+        let end = Instant::now() + self.deadline;
+        let mut replies = Replies::default();
+        loop {
+            match self.next_until(end).with_context(|| format!("after [{replies}]"))? {
+                None => return Ok(replies),
+                Some(reply) => {
+                    let last = done(&reply);
+                    replies.0.push(reply);
+                    if last {
+                        return Ok(replies);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads until `n` ReadyForQuery have come.
+    ///
+    /// # Errors
+    /// As [`RawClient::read_until`], and when the connection is closed before.
+    pub fn read_ready(&mut self, n: usize) -> Result<Replies> {
+        let mut left = n;
+        let replies = self.read_until(|reply| {
+            left -= usize::from(matches!(reply, Reply::ReadyForQuery(_)));
+            left == 0
+        })?;
+        if left > 0 {
+            let reason = replies.error().cloned().map(PgError);
+            let closed = anyhow!("connection closed, {left} ReadyForQuery missing, after [{replies}]");
+            return Err(reason.map_or(closed, anyhow::Error::new));
+        }
+        Ok(replies)
+    }
+
+    /// Reads exactly `n` messages.
+    ///
+    /// # Errors
+    /// As [`RawClient::read_until`].
+    pub fn read_count(&mut self, n: usize) -> Result<Replies> {
+        let mut left = n;
+        self.read_until(|_| {
+            left -= 1;
+            left == 0
+        })
+    }
+
+    /// Reads to the end of the stream; a reset counts as the end.
+    ///
+    /// # Errors
+    /// When the other side keeps the connection open.
+    pub fn read_to_end(&mut self) -> Result<Replies> {
+        let end = Instant::now() + self.deadline;
+        let mut replies = Replies::default();
+        loop {
+            match self.next_until(end) {
+                Ok(Some(reply)) => replies.0.push(reply),
+                Ok(None) => return Ok(replies),
+                Err(error) if is_reset(&error) => return Ok(replies),
+                Err(error) => return Err(error.context(format!("not closed; got [{replies}]"))),
+            }
+        }
+    }
+
+    /// True when nothing arrives for `time`.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub fn silent_for(&mut self, time: Duration) -> Result<bool> {
+        if !self.unread.is_empty() {
+            return Ok(false);
+        }
+        self.stream.set_read_timeout(Some(time))?;
+        match self.stream.peek(&mut [0u8; 1]) {
+            Ok(_) => Ok(false),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sends messages and reads all that is due for them: as many ReadyForQuery as they ask for.
+    ///
+    /// # Errors
+    /// As [`RawClient::read_ready`].
+    pub fn talk(&mut self, messages: &Msgs) -> Result<Replies> {
+        self.send(messages)?;
+        self.read_ready(messages.ready_due())
+    }
+
+    /// Runs a simple query to its ReadyForQuery.
+    ///
+    /// # Errors
+    /// The first ErrorResponse as [`PgError`], or what went wrong with the connection.
+    pub fn simple(&mut self, sql: &str) -> Result<Rows> {
+        let replies = self.talk(&msgs().Q(sql))?;
+        if let Some(fields) = replies.error() {
+            bail!(PgError(fields.clone()));
+        }
+        Ok(into_rows(replies))
+    }
+
+    /// The first value that a simple query returns; NULL and nothing are an empty text.
+    ///
+    /// # Errors
+    /// As [`RawClient::simple`].
+    pub fn scalar(&mut self, sql: &str) -> Result<String> {
+        Ok(self.simple(sql)?.first_column().into_iter().next().unwrap_or_default())
+    }
+
+    /// Runs one statement by `P B E S`; the first value.
+    ///
+    /// # Errors
+    /// As [`RawClient::simple`].
+    pub fn scalar_extended(&mut self, sql: &str, values: &[&str]) -> Result<String> {
+        let replies = self.talk(&msgs().P("", sql).B("", "", values).E().S())?;
+        match replies.error() {
+            Some(fields) => bail!(PgError(fields.clone())),
+            None => Ok(replies.values().into_iter().next().unwrap_or_default()),
+        }
+    }
+
+    /// The SQLSTATE with which a simple query fails; empty when it does not.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub fn sqlstate_of(&mut self, sql: &str) -> Result<String> {
+        let replies = self.talk(&msgs().Q(sql))?;
+        Ok(replies.error().map(|fields| fields.get('C').to_owned()).unwrap_or_default())
+    }
+
+    /// Sends a CancelRequest for this connection on one of its own, and waits for that to be closed.
+    ///
+    /// # Errors
+    /// When there is no key, or the other side answers or keeps the connection open.
+    pub fn cancel(&self) -> Result<()> {
+        let (pid, secret) = self.key.as_ref().context("no BackendKeyData")?;
+        let mut other = Self::tcp(self.port)?;
+        other.send_bytes(&cancel_request(*pid, secret))?;
+        let answer = other.read_to_end()?;
+        ensure!(answer.0.is_empty(), "bytes in answer to a CancelRequest: {answer}");
+        Ok(())
+    }
+
+    /// Ends politely and waits for the other side to close.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn terminate(mut self) -> Result<()> {
+        self.send(&msgs().X())?;
+        self.read_to_end()?;
+        Ok(())
+    }
+
+    /// Ends with a TCP reset.
+    ///
+    /// # Errors
+    /// When the socket refuses the option.
+    pub fn reset(self) -> Result<()> {
+        socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))?;
+        Ok(())
+    }
+
+    /// Closes the sending half only.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn half_close(&self) -> Result<()> {
+        Ok(self.stream.shutdown(Shutdown::Write)?)
+    }
+}
+
+fn is_reset(error: &anyhow::Error) -> bool {
+    let kinds = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe, ErrorKind::ConnectionAborted];
+    error.chain().any(|e| e.downcast_ref::<std::io::Error>().is_some_and(|e| kinds.contains(&e.kind())))
+}
+
+fn into_rows(replies: Replies) -> Rows {
+    let mut rows = Rows::default();
+    for reply in replies.0 {
+        match reply {
+            Reply::RowDescription(columns) => rows.columns = columns.into_iter().map(|c| c.name).collect(),
+            Reply::DataRow(values) => rows.rows.push(
+                values.into_iter().map(|v| v.map(|v| String::from_utf8_lossy(&v).into_owned())).collect(),
+            ),
+            Reply::CommandComplete(tag) => rows.tags.push(tag),
+            _ => {}
+        }
+    }
+    rows
+}

@@ -1,0 +1,452 @@
+//! A primary and its streaming standbys in a directory of their own.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
+
+use crate::client::{Login, RawClient, Rows};
+use crate::install::{BASE_CONF, Install, copy_dir};
+use crate::procs::{self, Watcher};
+use crate::server_log::{self, Logged};
+
+/// How servers authenticate everybody but `postgres`, whom they trust.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServerAuth {
+    /// No password.
+    Trust,
+    /// SCRAM-SHA-256.
+    #[default]
+    Scram,
+    /// md5 (SCRAM for roles whose secret is a SCRAM verifier, as PostgreSQL does).
+    Md5,
+    /// Cleartext.
+    Password,
+}
+
+impl ServerAuth {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Trust => "trust",
+            Self::Scram => "scram-sha-256",
+            Self::Md5 => "md5",
+            Self::Password => "password",
+        }
+    }
+}
+
+/// How to stop a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopMode {
+    /// Waits for its clients.
+    Smart,
+    /// Disconnects them.
+    Fast,
+    /// Without a shutdown checkpoint.
+    Immediate,
+}
+
+/// What a cluster is like.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// How many standbys, besides the primary `n0`.
+    pub standbys: usize,
+    /// `max_connections` of every node.
+    pub max_connections: u32,
+    /// How pgweir has to log in.
+    pub server_auth: ServerAuth,
+    /// Further lines for postgresql.conf.
+    pub conf: String,
+    /// `log_statement = all`; off for those that only measure.
+    pub log_statements: bool,
+}
+
+impl Default for ClusterOptions {
+    fn default() -> Self {
+        Self {
+            standbys: 2,
+            max_connections: 120,
+            server_auth: ServerAuth::default(),
+            conf: String::new(),
+            log_statements: true,
+        }
+    }
+}
+
+/// One server.
+#[derive(Debug)]
+struct Node {
+    dir: PathBuf,
+    port: u16,
+    server: Option<Child>,
+}
+
+impl Node {
+    fn data(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+    fn log(&self) -> PathBuf {
+        self.dir.join("log")
+    }
+}
+
+/// A running cluster; node 0 starts as the primary.
+#[derive(Debug)]
+pub struct Cluster {
+    install: Install,
+    root: PathBuf,
+    nodes: Vec<Node>,
+    // Dropped last: by then nothing is left for it to do.
+    _watcher: Watcher,
+}
+
+impl Cluster {
+    /// Makes and starts a cluster; standbys are streaming when this returns.
+    ///
+    /// # Errors
+    /// When a server does not come up.
+    pub fn new(options: ClusterOptions) -> Result<Self> {
+        let install = Install::find()?;
+        let template = install.template()?;
+        let root = tempfile::Builder::new().prefix("pgweir-test-").tempdir()?.keep();
+        let watcher = Watcher::start(&root)?;
+        fs::set_permissions(&root, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+        install.give(&root)?;
+        let mut cluster = Self { install, root, nodes: Vec::new(), _watcher: watcher };
+        for node in 0..=options.standbys {
+            cluster.create(node, &template, &options)?;
+        }
+        for node in 0..=options.standbys {
+            cluster.launch(node)?;
+        }
+        for node in 0..=options.standbys {
+            cluster.wait_ready(node)?;
+        }
+        cluster.wait_streaming(options.standbys)?;
+        Ok(cluster)
+    }
+
+    fn create(&mut self, node: usize, template: &Path, options: &ClusterOptions) -> Result<()> {
+        let dir = self.root.join(format!("n{node}"));
+        fs::create_dir(&dir)?;
+        self.install.give(&dir)?;
+        let created = Node { port: procs::free_port()?, dir, server: None };
+        copy_dir(template, &created.data())?;
+        let mut conf = BASE_CONF.to_owned();
+        writeln!(conf, "port = {}\ncluster_name = 'n{node}'", created.port)?;
+        writeln!(conf, "max_connections = {}", options.max_connections)?;
+        writeln!(conf, "log_line_prefix = '{}'\nlog_error_verbosity = default", server_log::PREFIX)?;
+        if options.log_statements {
+            writeln!(conf, "log_statement = all")?;
+        }
+        if node > 0 {
+            let primary = self.nodes[0].port;
+            writeln!(
+                conf,
+                "primary_conninfo = 'host=127.0.0.1 port={primary} user=postgres application_name=n{node}'"
+            )?;
+            fs::write(created.data().join("standby.signal"), "")?;
+            self.install.give(&created.data().join("standby.signal"))?;
+        }
+        conf.push_str(&options.conf);
+        fs::write(created.data().join("postgresql.auto.conf"), conf)?;
+        fs::write(created.data().join("pg_hba.conf"), hba(options.server_auth))?;
+        self.nodes.push(created);
+        Ok(())
+    }
+
+    fn launch(&mut self, node: usize) -> Result<()> {
+        let at = self.node(node)?;
+        let log = fs::OpenOptions::new().create(true).append(true).open(at.log())?;
+        let server = self
+            .install
+            .server("postgres")
+            .arg("-D")
+            .arg(at.data())
+            .current_dir(&at.dir)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("starting postgres")?;
+        self.nodes[node].server = Some(server);
+        Ok(())
+    }
+
+    /// Waits until a node answers a query; starts it again when its port was taken meanwhile.
+    fn wait_ready(&mut self, node: usize) -> Result<()> {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            match self.admin(node).and_then(|mut admin| admin.simple("SELECT 1")) {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() > end => {
+                    return Err(
+                        error.context(format!("n{node} does not come up\n{}", self.log_tail(node, 50)))
+                    );
+                }
+                Err(_not_yet) => std::thread::sleep(Duration::from_millis(10)),
+            }
+            let ended = match &mut self.nodes[node].server {
+                Some(server) => server.try_wait()?.is_some(),
+                None => bail!("n{node} is not started"),
+            };
+            if ended {
+                std::thread::sleep(Duration::from_millis(100));
+                self.launch(node)?;
+            }
+        }
+    }
+
+    fn wait_streaming(&self, standbys: usize) -> Result<()> {
+        if standbys == 0 {
+            return Ok(());
+        }
+        let sql = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'";
+        let mut admin = self.admin(0)?;
+        let streaming = crate::eventually(Duration::from_secs(30), || {
+            admin.scalar(sql).is_ok_and(|n| n == standbys.to_string())
+        });
+        ensure!(streaming, "standbys do not stream");
+        Ok(())
+    }
+
+    fn node(&self, node: usize) -> Result<&Node> {
+        self.nodes.get(node).with_context(|| format!("no node {node}"))
+    }
+
+    /// How many nodes there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Never: there is always a primary.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The installation that it runs on.
+    #[must_use]
+    pub fn install(&self) -> &Install {
+        &self.install
+    }
+
+    /// The rig's directory.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Port of a node.
+    #[must_use]
+    pub fn port(&self, node: usize) -> u16 {
+        self.nodes[node].port
+    }
+
+    /// Data directory of a node.
+    #[must_use]
+    pub fn data(&self, node: usize) -> PathBuf {
+        self.nodes[node].data()
+    }
+
+    /// A superuser's direct connection to a node.
+    ///
+    /// # Errors
+    /// When the node does not answer.
+    pub fn admin(&self, node: usize) -> Result<RawClient> {
+        Login::new("postgres", "bench").connect(self.node(node)?.port)
+    }
+
+    /// A direct connection to a node as `bench`.
+    ///
+    /// # Errors
+    /// When the node does not answer.
+    pub fn direct(&self, node: usize) -> Result<RawClient> {
+        RawClient::bench(self.node(node)?.port)
+    }
+
+    /// Runs SQL directly on a node, as superuser, in the database `bench`.
+    ///
+    /// # Errors
+    /// The server's error, or that it does not answer.
+    pub fn sql(&self, node: usize, sql: &str) -> Result<Rows> {
+        let mut admin = self.admin(node)?;
+        admin.set_deadline(Duration::from_secs(30));
+        admin.simple(sql).with_context(|| format!("on n{node}: {sql}"))
+    }
+
+    /// As [`Cluster::sql`], the first value only.
+    ///
+    /// # Errors
+    /// As [`Cluster::sql`].
+    pub fn scalar(&self, node: usize, sql: &str) -> Result<String> {
+        Ok(self.sql(node, sql)?.first_column().into_iter().next().unwrap_or_default())
+    }
+
+    /// Runs SQL on the primary and waits until the standbys have it.
+    ///
+    /// # Errors
+    /// As [`Cluster::sql`].
+    pub fn setup(&self, sql: &str) -> Result<()> {
+        self.sql(0, sql)?;
+        self.wait_replay()
+    }
+
+    /// Waits until every running standby has replayed what the primary has written.
+    ///
+    /// # Errors
+    /// When one has not after 30 s.
+    pub fn wait_replay(&self) -> Result<()> {
+        let written = self.scalar(0, "SELECT pg_current_wal_flush_lsn()")?;
+        let sql = format!("SELECT pg_last_wal_replay_lsn() >= '{written}'");
+        for node in (1..self.nodes.len()).filter(|node| self.nodes[*node].server.is_some()) {
+            let mut admin = self.admin(node)?;
+            let there =
+                crate::eventually(Duration::from_secs(30), || admin.scalar(&sql).is_ok_and(|v| v == "t"));
+            ensure!(there, "n{node} has not replayed {written}");
+        }
+        Ok(())
+    }
+
+    /// Stops a node and waits for its end.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn stop(&mut self, node: usize, mode: StopMode) -> Result<()> {
+        let signal = match mode {
+            StopMode::Smart => Signal::TERM,
+            StopMode::Fast => Signal::INT,
+            StopMode::Immediate => Signal::QUIT,
+        };
+        let mut server = self.nodes[node].server.take().with_context(|| format!("n{node} is not running"))?;
+        procs::send(server.id(), signal);
+        procs::wait(&mut server, Duration::from_secs(30))?;
+        Ok(())
+    }
+
+    /// Kills (SIGKILL) a node's postmaster and all its children.
+    ///
+    /// # Errors
+    /// When it is not running.
+    pub fn kill9(&mut self, node: usize) -> Result<()> {
+        let mut server = self.nodes[node].server.take().with_context(|| format!("n{node} is not running"))?;
+        procs::send(server.id(), Signal::KILL);
+        procs::kill_all_under(&self.nodes[node].dir);
+        procs::wait(&mut server, Duration::from_secs(10))?;
+        Ok(())
+    }
+
+    /// Starts a node again and waits until it answers.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn start(&mut self, node: usize) -> Result<()> {
+        self.launch(node)?;
+        self.wait_ready(node)
+    }
+
+    /// Promotes a standby; it is writable when this returns.
+    ///
+    /// # Errors
+    /// When it is not after 30 s.
+    pub fn promote(&self, node: usize) -> Result<()> {
+        let done = self.scalar(node, "SELECT pg_promote(true, 30)")?;
+        ensure!(done == "t", "n{node} is not promoted");
+        Ok(())
+    }
+
+    /// Stops (SIGSTOP) every process of a node: it accepts connections and says nothing.
+    pub fn freeze(&self, node: usize) {
+        procs::under(&self.nodes[node].dir).into_iter().for_each(|pid| procs::send(pid, Signal::STOP));
+    }
+
+    /// Undoes [`Cluster::freeze`].
+    pub fn thaw(&self, node: usize) {
+        procs::under(&self.nodes[node].dir).into_iter().for_each(|pid| procs::send(pid, Signal::CONT));
+    }
+
+    /// The statements that a node has logged since its first start.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn statements_logged(&self, node: usize) -> Result<Vec<Logged>> {
+        server_log::read(&self.node(node)?.log())
+    }
+
+    /// How many logged statements of `bench` on a node contain `text`.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn count_logged(&self, node: usize, text: &str) -> Result<usize> {
+        let logged = self.statements_logged(node)?;
+        Ok(logged.iter().filter(|s| s.user == "bench" && s.sql.contains(text)).count())
+    }
+
+    /// The whole server log of a node.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn log(&self, node: usize) -> Result<String> {
+        Ok(String::from_utf8_lossy(&fs::read(self.node(node)?.log())?).into_owned())
+    }
+
+    fn log_tail(&self, node: usize, lines: usize) -> String {
+        self.log(node).map(|text| tail(&text, lines)).unwrap_or_default()
+    }
+}
+
+/// The last lines of a text.
+#[must_use]
+pub(crate) fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+fn hba(auth: ServerAuth) -> String {
+    format!(
+        "host all,replication postgres 127.0.0.1/32 trust\n\
+         host replication postgres 127.0.0.1/32 trust\n\
+         host all all 127.0.0.1/32 {}\n",
+        auth.word()
+    )
+}
+
+/// The System V segment that a killed server leaves behind is removed by hand: they are few per machine.
+fn remove_segment(data: &Path) {
+    let Ok(text) = fs::read_to_string(data.join("postmaster.pid")) else { return };
+    if let Some(id) = text.lines().nth(6).and_then(|line| line.split_whitespace().nth(1)) {
+        let _may_be_gone =
+            std::process::Command::new("ipcrm").args(["-m", id]).stderr(Stdio::null()).status();
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for node in 0..self.nodes.len() {
+            eprintln!("--- log of n{node} (end)\n{}", self.log_tail(node, 40));
+        }
+        for node in &self.nodes {
+            procs::under(&node.dir).into_iter().for_each(|pid| procs::send(pid, Signal::CONT));
+            if let Some(server) = &node.server {
+                procs::send(server.id(), Signal::QUIT);
+            }
+        }
+        for node in &mut self.nodes {
+            if let Some(mut server) = node.server.take() {
+                let ended = procs::wait(&mut server, Duration::from_secs(3));
+                procs::kill_all_under(&node.dir);
+                if ended.is_err() {
+                    let _killed = procs::wait(&mut server, Duration::from_secs(3));
+                }
+            }
+            remove_segment(&node.data());
+        }
+        procs::kill_all_under(&self.root);
+        let _watcher_does_the_rest = fs::remove_dir_all(&self.root);
+    }
+}
