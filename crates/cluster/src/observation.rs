@@ -64,7 +64,9 @@ impl Observation {
     #[must_use]
     pub fn node(&self) -> NodeId {
         match self {
-            Self::ConnectFailed { node, .. } | Self::BackendLost { node, .. } | Self::ReadOnly { node, .. } => *node,
+            Self::ConnectFailed { node, .. }
+            | Self::BackendLost { node, .. }
+            | Self::ReadOnly { node, .. } => *node,
         }
     }
 }
