@@ -1,1 +1,17 @@
-//! placeholder
+//! The surfaces for administrators: the SQL console and HTTP (metrics, health, status).
+//!
+//! Invariants: everything shown is rendered from the rows of [`view`], which the supervisor fills; nothing here
+//! knows pools or sessions. Every console command is a row of one table ([`COMMANDS`]), from which its
+//! help, its rights and docs/admin.md come. serde is used for JSON only.
+
+mod commands;
+mod console;
+mod probes;
+mod render;
+pub mod view;
+mod words;
+
+pub use commands::{COMMANDS, ColumnSpec, Command, Place, Rights};
+pub use console::AdminConsole;
+pub use probes::server_version;
+pub use view::{AdminControl, AdminView};
