@@ -10,7 +10,7 @@
 //!
 //! Left out so far: promotion, and evidence from standbys about their upstream.
 
-use crate::event::{Action, Event, Facts, Insist, NodeSpec, Record, Refusal, Settings};
+use crate::event::{Action, Event, Facts, Insist, NodeReport, NodeSpec, Reason, Record, Refusal, Settings};
 use crate::member::{FailedCheck, Health, Member, Wish};
 use crate::observation::{ConnectFailure, Observation};
 use crate::topology::{Epoch, Moment, Node, NodeId, NodeState, Role, Topology};
@@ -23,6 +23,7 @@ pub struct Core {
     members: Vec<Member>,
     memory: Memory,
     phase: Phase,
+    reasons: Vec<Reason>,
     topology: Topology,
     started: Moment,
     now: Moment,
@@ -75,6 +76,7 @@ impl Core {
             members,
             memory: Memory::default(),
             phase: Phase::Settling,
+            reasons: Vec::new(),
             topology: Topology { epoch: Epoch(0), nodes, primary: None },
             started: now,
             now,
@@ -92,6 +94,18 @@ impl Core {
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.phase == Phase::Settled
+    }
+
+    /// What is known of each node besides, in the order of their ids.
+    #[must_use]
+    pub fn reports(&self) -> Vec<NodeReport> {
+        let reasons = self.reasons.iter().copied().chain(std::iter::repeat(Reason::NotChecked));
+        let report = |(member, reason): (&Member, Reason)| NodeReport {
+            answers: member.answers,
+            facts: member.facts,
+            reason,
+        };
+        self.members.iter().zip(reasons).map(report).collect()
     }
 
     /// Takes one event; a clock that went back is held.
@@ -256,7 +270,7 @@ impl Core {
 
     fn settle(&mut self) {
         let waited = self.now.0.saturating_sub(self.started.0) >= self.settings.settle;
-        if waited || self.members.iter().all(|member| member.reported) {
+        if waited || self.members.iter().all(|member| member.answers.is_some()) {
             self.phase = Phase::Settled;
         }
     }
@@ -279,6 +293,7 @@ impl Core {
         if changed || before.primary != ruling.primary {
             self.topology.epoch = epoch;
         }
+        self.reasons = ruling.verdicts.iter().map(|verdict| verdict.reason).collect();
         self.measure_lag();
         if reconfigured || self.topology != before {
             actions.push(Action::Publish(self.topology.clone()));

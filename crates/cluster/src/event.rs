@@ -271,6 +271,17 @@ impl Reason {
     }
 }
 
+/// What is known of one node besides what the topology says; for people to look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeReport {
+    /// Whether PostgreSQL answered when it was asked last, were it with an error; none before the first check.
+    pub answers: Option<bool>,
+    /// What it said last.
+    pub facts: Option<Facts>,
+    /// Why its state is what it is.
+    pub reason: Reason,
+}
+
 /// Something worth a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record {

@@ -55,8 +55,8 @@ pub(crate) struct Member {
     pub(crate) deposed: bool,
     /// It was seen in recovery since it was configured.
     pub(crate) was_standby: bool,
-    /// A check of it has reported, well or ill.
-    pub(crate) reported: bool,
+    /// How the last check ended; none before the first. A node that is not ready does not answer.
+    pub(crate) answers: Option<bool>,
     failures: u32,
     suspicion: Suspicion,
     trouble: Option<ConnectFailure>,
@@ -75,7 +75,7 @@ impl Member {
             detached: false,
             deposed: false,
             was_standby: false,
-            reported: false,
+            answers: None,
             failures: 0,
             suspicion: Suspicion::None,
             trouble: None,
@@ -113,6 +113,7 @@ impl Member {
         failback: Failback,
     ) -> Option<Wish> {
         self.take_report(now, started)?;
+        self.answers = Some(true);
         self.failures = 0;
         self.trouble = None;
         self.suspicion = Suspicion::None;
@@ -161,6 +162,7 @@ impl Member {
         role: Role,
     ) -> Option<(Wish, bool)> {
         self.take_report(now, report.started)?;
+        self.answers = Some(report.failure == ConnectFailure::Rejected);
         let news = self.trouble.replace(report.failure) != Some(report.failure);
         let wish = match report.failure {
             ConnectFailure::Rejected => {
@@ -275,7 +277,6 @@ impl Member {
         }
         self.last_started = Some(started);
         self.last_report = now;
-        self.reported = true;
         self.probe_asked = None;
         Some(())
     }

@@ -139,6 +139,12 @@ fn nothing_is_used_before_all_have_reported_or_the_time_is_up() {
     assert_eq!(script.core.topology().primary, None);
     script.wait(1000).event(Event::Tick);
     assert_eq!(script.state(0), UP_PRIMARY);
+    let reports = script.core.reports();
+    assert_eq!(
+        (reports[0].answers, reports[0].facts, reports[0].reason),
+        (Some(true), Some(primary(1)), Reason::CheckOk)
+    );
+    assert_eq!((reports[1].answers, reports[1].facts, reports[1].reason), (None, None, Reason::NotChecked));
     assert!(script.has(Record::PrimaryChange { from: None, to: Some(NodeId(0)), timeline: Some(1) }));
     assert_eq!(script.state(1), (NodeState::Waiting, Role::Unknown));
 }
