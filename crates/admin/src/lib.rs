@@ -6,6 +6,8 @@
 
 mod commands;
 mod console;
+mod docs;
+pub mod http;
 mod probes;
 mod render;
 pub mod view;
@@ -13,5 +15,7 @@ mod words;
 
 pub use commands::{COMMANDS, ColumnSpec, Command, Place, Rights};
 pub use console::AdminConsole;
+pub use docs::markdown;
+pub use http::serve;
 pub use probes::server_version;
 pub use view::{AdminControl, AdminView};

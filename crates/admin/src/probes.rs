@@ -81,7 +81,7 @@ impl Reply {
 /// Answers a probe; none when the words are none.
 ///
 /// # Errors
-/// A SET of an encoding that the console cannot write.
+/// A SET of a configuration key, or of an encoding that the console cannot write.
 pub(crate) fn reply(version: &str, caller: &Caller, words: &[Word]) -> Result<Option<Reply>, PgError> {
     let Some((first, rest)) = words.split_first() else { return Ok(None) };
     if first.is("SHOW") {
@@ -93,11 +93,7 @@ pub(crate) fn reply(version: &str, caller: &Caller, words: &[Word]) -> Result<Op
     if first.is("SET") {
         return set(rest);
     }
-    if first.is("RESET") && rest.len() == 1 {
-        return Ok(Some(Reply::Done("RESET")));
-    }
-    let all = matches!(rest, [word] if word.is("ALL"));
-    Ok((first.is("DISCARD") && all).then_some(Reply::Done("DISCARD ALL")))
+    Ok((first.is("RESET") && rest.len() == 1).then_some(Reply::Done("RESET")))
 }
 
 fn show(version: &str, words: &[Word]) -> Option<Reply> {
@@ -169,6 +165,11 @@ fn set(words: &[Word]) -> Result<Option<Reply>, PgError> {
         _ => return Ok(None),
     };
     let Some(value) = value.first() else { return Ok(None) };
+    if let Some(key) = config::KEYS.iter().find(|key| name.is(key.name)) {
+        let text = format!("\"{}\" cannot be changed with SET", key.name);
+        let hint = "Change it in the configuration file, then RELOAD.";
+        return Err(PgError::error(SqlState::FEATURE_NOT_SUPPORTED, text).with_hint(hint));
+    }
     if name.is("CLIENT_ENCODING") || name.is("NAMES") {
         check_encoding(value.value().unwrap_or_default())?;
     }

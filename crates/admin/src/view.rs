@@ -7,9 +7,11 @@
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use cluster::{NodeId, NodeState, Role};
+use config::Config;
 use protocol::error::PgError;
 
 /// One node: the cluster's picture of it and what was counted for it.
@@ -288,6 +290,8 @@ pub trait AdminView: Send + Sync {
     fn process(&self) -> ProcessInfo;
     /// What it is doing.
     fn state(&self) -> ProcessState;
+    /// The configuration in force.
+    fn config(&self) -> Arc<Config>;
     /// The time now, for ages.
     fn now(&self) -> SystemTime;
     /// The topology's epoch.

@@ -3,6 +3,7 @@
 //! `SHOW HELP`, docs/admin.md and the tests are made from [`COMMANDS`]. Columns that Pgpool-II or PgBouncer
 //! have too stand in their order and with their types: programs read them by position.
 
+mod catalog;
 mod nodes;
 mod pools;
 mod process;
@@ -139,6 +140,16 @@ pub const COMMANDS: &[Command] = &[
     ),
     rows("SHOW POOL_VERSION", Rights::Anyone, nodes::POOL_VERSION, "pgweir's version.", nodes::pool_version),
     Command {
+        place: Place::AnySession,
+        ..rows(
+            "SHOW POOL_STATUS",
+            Rights::Stats,
+            process::POOL_STATUS,
+            "The configuration in force and what each key is for; secrets are masked.",
+            process::pool_status,
+        )
+    },
+    Command {
         place: Place::AdminDatabase,
         ..rows(
             "SHOW NODES",
@@ -157,6 +168,27 @@ pub const COMMANDS: &[Command] = &[
     ),
     rows("SHOW CLIENTS", Rights::Stats, sockets::SOCKETS, "The client connections.", sockets::clients),
     rows("SHOW SERVERS", Rights::Stats, sockets::SOCKETS, "The connections to the nodes.", sockets::servers),
+    rows(
+        "SHOW DATABASES",
+        Rights::Stats,
+        catalog::DATABASES,
+        "The databases that are configured or in use, with their limits.",
+        catalog::databases,
+    ),
+    rows(
+        "SHOW USERS",
+        Rights::Stats,
+        catalog::USERS,
+        "The users that are configured or in use, with their limits.",
+        catalog::users,
+    ),
+    rows(
+        "SHOW CONFIG",
+        Rights::Stats,
+        process::CONFIG,
+        "The configuration in force; secrets are masked.",
+        process::config,
+    ),
     rows("SHOW LISTS", Rights::Stats, pools::LISTS, "How many of each thing there are.", pools::lists),
     rows(
         "SHOW STATE",

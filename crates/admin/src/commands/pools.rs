@@ -2,12 +2,12 @@
 //!
 //! PgBouncer has one pool per database and user; ours are per node as well and are added up here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use protocol::table::Cell;
 
-use super::{ColumnSpec, Rows, Scene, int4, text};
+use super::{ColumnSpec, Rows, Scene, catalog, int4, text};
 use crate::render;
 use crate::view::{AdminView, ClientState};
 
@@ -46,7 +46,8 @@ struct Sum {
     mode: Option<&'static str>,
 }
 
-/// By database and user. Clients that wait are counted where they wait, the others where they belong.
+/// By database and user. Clients that wait are counted by the pools that they wait for, the others here; those
+/// of the admin database have no pool.
 fn sums(view: &dyn AdminView) -> BTreeMap<(String, String), Sum> {
     let mut sums: BTreeMap<(String, String), Sum> = BTreeMap::new();
     for pool in view.pools() {
@@ -60,10 +61,9 @@ fn sums(view: &dyn AdminView) -> BTreeMap<(String, String), Sum> {
         sum.mode = Some(pool.mode);
     }
     for client in view.clients() {
-        if let (ClientState::Idle | ClientState::Active, Some(sum)) =
-            (client.state, sums.get_mut(&(client.database, client.user)))
-        {
-            sum.clients += 1;
+        let served = matches!(client.state, ClientState::Idle | ClientState::Active);
+        if served && !config::ADMIN_DATABASES.contains(&client.database.as_str()) {
+            sums.entry((client.database, client.user)).or_default().clients += 1;
         }
     }
     sums
@@ -72,7 +72,10 @@ fn sums(view: &dyn AdminView) -> BTreeMap<(String, String), Sum> {
 /// States that PgBouncer has and pgweir has not (backends that are tested, or used and not yet checked; cancel
 /// requests that wait) hold nothing, hence 0.
 pub(super) fn pools(scene: &Scene<'_>) -> Rows {
+    let config = scene.view.config();
     let row = |((database, user), sum): ((String, String), Sum)| {
+        // No pool yet: the one that the first statement makes will have this mode.
+        let mode = sum.mode.unwrap_or_else(|| config.pool_mode(&database, &user).as_str());
         let (maxwait, maxwait_us) = render::seconds_and_micros(sum.max_wait);
         let none = Cell::Int(0);
         vec![
@@ -91,7 +94,7 @@ pub(super) fn pools(scene: &Scene<'_>) -> Rows {
             Cell::from(sum.connecting),
             maxwait,
             maxwait_us,
-            Cell::from(sum.mode),
+            Cell::from(mode),
             Cell::Null,
         ]
     };
@@ -102,11 +105,9 @@ pub(super) fn pools(scene: &Scene<'_>) -> Rows {
 pub(super) fn lists(scene: &Scene<'_>) -> Rows {
     let (clients, servers, sums) = (scene.view.clients(), scene.view.servers(), sums(scene.view));
     let logging_in = clients.iter().filter(|client| client.state == ClientState::Login).count();
-    let databases: BTreeSet<&str> = sums.keys().map(|(database, _)| database.as_str()).collect();
-    let users: BTreeSet<&str> = sums.keys().map(|(_, user)| user.as_str()).collect();
     [
-        ("databases", databases.len()),
-        ("users", users.len()),
+        ("databases", catalog::databases(scene).len()),
+        ("users", catalog::users(scene).len()),
         ("peers", 0),
         ("pools", sums.len()),
         ("peer_pools", 0),

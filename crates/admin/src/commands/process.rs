@@ -10,6 +10,29 @@ pub(super) const KEY_VALUE: &[ColumnSpec] = &[text("key"), text("value")];
 pub(super) const VERSION: &[ColumnSpec] = &[text("version")];
 pub(super) const HELP: &[ColumnSpec] = &[text("command"), text("rights"), text("description")];
 
+pub(super) const CONFIG: &[ColumnSpec] = &[text("key"), text("value"), text("default"), text("changeable")];
+pub(super) const POOL_STATUS: &[ColumnSpec] = &[text("item"), text("value"), text("description")];
+
+/// Secrets are masked by the table of keys itself.
+pub(super) fn config(scene: &Scene<'_>) -> Rows {
+    let row = |row: config::Row| {
+        vec![
+            Cell::from(row.key),
+            Cell::Text(row.value),
+            Cell::from(row.default),
+            Cell::from(if row.reloadable { "yes" } else { "no" }),
+        ]
+    };
+    scene.view.config().rows().into_iter().map(row).collect()
+}
+
+pub(super) fn pool_status(scene: &Scene<'_>) -> Rows {
+    let row = |(row, key): (config::Row, &config::Key)| {
+        vec![Cell::from(row.key), Cell::Text(row.value), Cell::Text(key.description())]
+    };
+    scene.view.config().rows().into_iter().zip(config::KEYS).map(row).collect()
+}
+
 pub(super) fn state(scene: &Scene<'_>) -> Rows {
     let state = scene.view.state();
     let row = |key: &str, truth: bool| vec![Cell::from(key), Cell::from(if truth { "yes" } else { "no" })];
