@@ -1,0 +1,75 @@
+"""Tables in Markdown, and the file they go into."""
+
+import re
+
+import machine
+
+
+def table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|---|" + "---:|" * (len(header) - 1)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def origin(workload, versions, options):
+    """Where the figures come from: one line, so that each table can stand alone."""
+    known = machine.facts()
+    rounds = f"{options.rounds} round{'s' if options.rounds > 1 else ''} of {options.seconds} s, medians"
+    return (f"{known['date']}, commit {known['commit']}, {machine.summary()}; {', '.join(versions)}; "
+            f"`{workload.command()}`, {rounds}.")
+
+
+def section(workload, rows, versions, options):
+    peers = list(rows[0].runs) if rows else []
+    parts = [f"### {workload.title}", workload.about, "Transactions per second, and the ratio to direct:",
+             table([""] + peers, [[row.name] + [throughput(row, peer) for peer in peers] for row in rows])]
+    proxies = [peer for peer in peers if peer != "direct"]
+    if proxies:
+        parts += ["CPU time of the proxy, microseconds per transaction:",
+                  table([""] + proxies, [[row.name] + [cpu(row, peer) for peer in proxies] for row in rows])]
+    parts += notes(rows, peers)
+    parts.append(origin(workload, versions, options))
+    return "\n\n".join(parts)
+
+
+def capacity(workload, row, versions, options):
+    """Transactions per second by the number of nodes, and the ratio to one node."""
+    base = next((row.median(name, "tps") for name in row.runs), None)
+    lines = []
+    for name in row.runs:
+        tps = row.median(name, "tps")
+        lines.append([name, "failed", "-"] if tps is None else [name, f"{tps:.0f}", f"{tps / base:.2f}" if base else "-"])
+    parts = [f"### {workload.title}", workload.about, table(["", "tps", "ratio to one node"], lines)]
+    return "\n\n".join(parts + notes([row], list(row.runs)) + [origin(workload, versions, options)])
+
+
+def throughput(row, peer):
+    tps, base = row.median(peer, "tps"), row.median("direct", "tps")
+    if tps is None:
+        return "failed"
+    return f"{tps:.0f}" if peer == "direct" or not base else f"{tps:.0f} ({tps / base:.2f})"
+
+
+def cpu(row, peer):
+    value = row.median(peer, "cpu")
+    return "-" if value is None else f"{value:.1f}"
+
+
+def notes(rows, peers):
+    """What failed and why: a hole in a table is a finding."""
+    said = dict.fromkeys(f"{peer}, {row.name}: {row.error(peer)}" for row in rows for peer in peers if row.error(peer))
+    return ["Failed: " + "; ".join(said) + "."] if said else []
+
+
+def write_sections(path, sections):
+    """Replaces what is between `<!-- bench NAME -->` and `<!-- /bench NAME -->`."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    for name, body in sections.items():
+        begin, finish = f"<!-- bench {name} -->", f"<!-- /bench {name} -->"
+        pattern = re.compile(re.escape(begin) + ".*?" + re.escape(finish), re.DOTALL)
+        if not pattern.search(text):
+            raise machine.Trouble(f"{path} has no place for '{name}': add {begin} and {finish}")
+        text = pattern.sub(lambda _: f"{begin}\n{body}\n{finish}", text)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
