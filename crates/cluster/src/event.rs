@@ -55,6 +55,16 @@ pub enum RoleSource {
     AlwaysPrimary,
 }
 
+/// What failed checks do to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnFailure {
+    /// It counts as down.
+    #[default]
+    TakeOut,
+    /// Nothing, once it was seen alive (`DISALLOW_TO_FAILOVER`): somebody else manages it.
+    Keep,
+}
+
 /// How patient the core is with one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckPolicy {
@@ -77,6 +87,8 @@ pub struct NodeSpec {
     pub weight: f64,
     /// How its role is known.
     pub role_source: RoleSource,
+    /// What failed checks do to it.
+    pub on_failure: OnFailure,
     /// How patient to be with it.
     pub checks: CheckPolicy,
 }

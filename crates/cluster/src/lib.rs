@@ -18,8 +18,8 @@ mod verdict;
 
 pub use crate::core::{Core, Violation};
 pub use event::{
-    Action, CheckPolicy, Event, Evidence, Facts, Failback, Insist, Lsn, NodeReport, NodeSpec, Reason, Record,
-    Refusal, RoleSource, Settings,
+    Action, CheckPolicy, Event, Evidence, Facts, Failback, Insist, Lsn, NodeReport, NodeSpec, OnFailure,
+    Reason, Record, Refusal, RoleSource, Settings,
 };
 pub use observation::{ConnectFailure, Observation};
 pub use topology::{Epoch, Moment, Node, NodeId, NodeState, Role, Topology};

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::event::{Evidence, Facts, Failback, NodeSpec, Reason, RoleSource};
+use crate::event::{Evidence, Facts, Failback, NodeSpec, OnFailure, Reason, RoleSource};
 use crate::observation::{ConnectFailure, Observation};
 use crate::topology::{Epoch, Moment, Role};
 
@@ -173,7 +173,9 @@ impl Member {
             ConnectFailure::NotReady => {
                 self.failures = 0;
                 self.suspicion = Suspicion::None;
-                self.health = Health::NotReady;
+                if !self.is_kept() {
+                    self.health = Health::NotReady;
+                }
                 Wish::Probe(self.spec.checks.retry_delay)
             }
             ConnectFailure::Unreachable | ConnectFailure::TimedOut | ConnectFailure::Protocol => {
@@ -185,6 +187,9 @@ impl Member {
 
     fn fail(&mut self, now: Moment, report: FailedCheck, role: Role) -> Wish {
         self.failures = self.failures.saturating_add(1);
+        if self.is_kept() {
+            return Wish::Probe(self.spec.checks.retry_delay);
+        }
         if self.failures > self.spec.checks.max_retries || self.is_decisive(report, role) {
             self.health = Health::Failed(reason_of(report.failure));
             self.suspicion = Suspicion::None;
@@ -197,6 +202,11 @@ impl Member {
             return Wish::Probe(Duration::ZERO);
         }
         Wish::Probe(self.spec.checks.retry_delay)
+    }
+
+    /// Whether failures do not count.
+    fn is_kept(&self) -> bool {
+        self.spec.on_failure == OnFailure::Keep && self.health == Health::Alive
     }
 
     /// Whether this one failure is enough. A primary is given up at once only when established

@@ -11,6 +11,7 @@ pub(crate) fn spec(name: &str) -> NodeSpec {
         port: 5432,
         weight: 1.0,
         role_source: RoleSource::Observed,
+        on_failure: OnFailure::TakeOut,
         checks: CheckPolicy {
             max_retries: 2,
             retry_delay: Duration::from_secs(1),
@@ -393,6 +394,24 @@ fn always_primary_is_believed_whatever_it_says() {
     script.ok(1, primary(5));
     assert_eq!(script.state(0), UP_PRIMARY);
     assert_eq!(script.state(1), (NodeState::Quarantine, Role::Unknown));
+}
+
+#[test]
+fn a_node_that_must_not_be_taken_out_is_not() {
+    let kept = NodeSpec { on_failure: OnFailure::Keep, ..spec("db1") };
+    let mut script = Script::new(&[]);
+    script.core = Core::new(settings(), vec![spec("db0"), kept], at(0));
+    script.ok(0, primary(1)).fails(1, ConnectFailure::Unreachable);
+    assert_eq!(script.state(1).0, NodeState::Down, "it was never seen alive");
+    script.ok(1, standby());
+    for failure in [ConnectFailure::Unreachable, ConnectFailure::NotReady, ConnectFailure::TimedOut] {
+        for _ in 0..5 {
+            script.sees(lost, 1).fails(1, failure);
+            assert_eq!(script.state(1), UP_STANDBY);
+        }
+    }
+    script.event(Event::AdminDetach { node: NodeId(1), insist: Insist::No });
+    assert_eq!(script.state(1).0, NodeState::Down);
 }
 
 #[test]
