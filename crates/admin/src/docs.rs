@@ -3,7 +3,7 @@
 use protocol::table::oid;
 
 use crate::commands::{COMMANDS, Command, Place};
-use crate::http::ENDPOINTS;
+use crate::http::RESOURCES;
 use crate::probes::SETTINGS;
 
 const HEAD: &str = "\
@@ -65,9 +65,9 @@ pub fn markdown() -> String {
     line(&mut out, "- `server_version`, `transaction isolation level`, `time zone`");
     SETTINGS.iter().for_each(|(name, value)| line(&mut out, &format!("- `{name}`: `{value}`")));
     out.push_str(HTTP);
-    ENDPOINTS
+    RESOURCES
         .iter()
-        .for_each(|endpoint| line(&mut out, &format!("| `{}` | {} |", endpoint.path, endpoint.help)));
+        .for_each(|resource| line(&mut out, &format!("| `{}` | {} |", resource.path, resource.help)));
     out
 }
 

@@ -10,6 +10,8 @@ mod docs;
 pub mod http;
 mod probes;
 mod render;
+#[cfg(test)]
+mod testing;
 pub mod view;
 mod words;
 

@@ -329,3 +329,6 @@ const fn int4(name: &'static str) -> ColumnSpec {
 const fn int8(name: &'static str) -> ColumnSpec {
     (name, oid::INT8)
 }
+
+#[cfg(test)]
+mod tests;

@@ -46,8 +46,8 @@ const TEXT: &str = "text/plain; charset=utf-8";
 
 type Body = Full<Bytes>;
 
-/// One path: a row of [`ENDPOINTS`].
-pub struct Endpoint {
+/// One path: a row of [`RESOURCES`].
+pub struct Resource {
     /// The path.
     pub path: &'static str,
     /// What it answers, in one sentence.
@@ -56,19 +56,19 @@ pub struct Endpoint {
 }
 
 /// Every path.
-pub const ENDPOINTS: &[Endpoint] = &[
-    Endpoint { path: "/metrics", help: "The metrics in the Prometheus text format.", answer: metrics_page },
-    Endpoint {
+pub const RESOURCES: &[Resource] = &[
+    Resource { path: "/metrics", help: "The metrics in the Prometheus text format.", answer: metrics_page },
+    Resource {
         path: "/health",
         help: "200 while the process lives, whatever the nodes do: JSON with status, pid, version and nodes.",
         answer: health,
     },
-    Endpoint {
+    Resource {
         path: "/ready",
         help: "200 when a primary or a standby can be used and pgweir is not stopping, else 503.",
         answer: ready,
     },
-    Endpoint { path: "/status", help: "What `pgweir status --json` prints.", answer: status_page },
+    Resource { path: "/status", help: "What `pgweir status --json` prints.", answer: status_page },
 ];
 
 /// What the answers are made from.
@@ -130,7 +130,7 @@ async fn connection(stream: TcpStream, server: Arc<Server>, _permit: OwnedSemaph
 
 /// GET and HEAD; the library leaves the body of an answer to HEAD away.
 fn answer(server: &Server, request: &Request<Incoming>) -> Response<Body> {
-    let Some(endpoint) = ENDPOINTS.iter().find(|endpoint| endpoint.path == request.uri().path()) else {
+    let Some(resource) = RESOURCES.iter().find(|resource| resource.path == request.uri().path()) else {
         return response(StatusCode::NOT_FOUND, TEXT, "not found\n".into());
     };
     if request.method() != Method::GET && request.method() != Method::HEAD {
@@ -138,7 +138,7 @@ fn answer(server: &Server, request: &Request<Incoming>) -> Response<Body> {
         refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return refused;
     }
-    (endpoint.answer)(server)
+    (resource.answer)(server)
 }
 
 fn response(status: StatusCode, content_type: &'static str, body: String) -> Response<Body> {

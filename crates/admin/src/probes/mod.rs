@@ -187,3 +187,6 @@ fn check_encoding(name: &str) -> Result<(), PgError> {
         format!("the admin database has no client_encoding but UTF8, found \"{name}\""),
     ))
 }
+
+#[cfg(test)]
+mod tests;
