@@ -226,7 +226,7 @@ mod tests {
         let mut out = BytesMut::new();
         let error = PgError::fatal(SqlState::ADMIN_SHUTDOWN, "going down").with_hint("Wait.");
         write_error(&mut out, &error);
-        assert_eq!(&out[..], b"E\0\0\0\x33SFATAL\0VFATAL\0C57P01\0Mgoing down\0HWait.\0\0".as_slice());
+        assert_eq!(&out[..], b"E\0\0\0\x2dSFATAL\0VFATAL\0C57P01\0Mgoing down\0HWait.\0\0".as_slice());
     }
 
     #[test]
