@@ -1,1 +1,45 @@
-//! placeholder
+//! Where a statement goes, and why.
+//!
+//! A text becomes tokens by PostgreSQL's lexical rules ([`lexer`]), the tokens a [`Fingerprint`] (literals
+//! left out) and, by way of a cache or sqlparser, a [`Verdict`]; [`decide`](decide()) turns that and the
+//! transaction into a [`Target`], and a [`Picker`] the target into a node.
+//!
+//! Invariants:
+//! - What is not understood goes to the primary. A read is called one only when the tokens show nothing that
+//!   writes, sqlparser understands all of it, and every function and operator in it is known to be safe.
+//! - One fingerprint, one verdict: the classifier sees nothing of a text that the fingerprint leaves out.
+//! - Text is bytes; nothing assumes UTF-8. Nothing here panics, whatever the bytes.
+//! - No clock, network, file or randomness; nothing here changes the state of the cluster.
+//!
+//! Left out: what only the catalog knows (user functions, operators, casts, views, unlogged tables) comes in
+//! through [`FunctionCatalog`]; lag and consistency are the caller's.
+
+mod builtins;
+pub mod cache;
+pub mod classify;
+pub mod decide;
+pub mod explain;
+pub mod fingerprint;
+pub mod functions;
+mod hint;
+mod lexer;
+mod normal;
+mod oversize;
+pub mod pick;
+mod query;
+pub mod reason;
+mod scan;
+mod session;
+mod statement;
+mod transaction;
+pub mod verdict;
+
+pub use cache::Classifier;
+pub use classify::{ParseOptions, classify, classify_with};
+pub use decide::{Policy, Target, TxView, decide};
+pub use explain::{Explanation, explain};
+pub use fingerprint::{Fingerprint, fingerprint};
+pub use functions::{FunctionCatalog, NoCatalog, Safety};
+pub use pick::{Algorithm, Loads, Picker};
+pub use reason::Reason;
+pub use verdict::{Access, Effect, Hint, Isolation, PinReason, StatementKind, TxControl, TxMode, Verdict};

@@ -1,0 +1,40 @@
+//! What `pgweir route` and `PGWEIR EXPLAIN` print about a text.
+
+use crate::classify::{ParseOptions, classify_with};
+use crate::decide::{Policy, Target, TxView, decide};
+use crate::fingerprint::{Fingerprint, fingerprint};
+use crate::functions::NoCatalog;
+use crate::normal::Normal;
+use crate::query;
+use crate::reason::Reason;
+use crate::verdict::Verdict;
+
+/// All that the router knows about a text, taken as sent in autocommit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// What the text says about itself.
+    pub verdict: Verdict,
+    /// Under which statements of its kind are counted.
+    pub fingerprint: Fingerprint,
+    /// The text with literals left out, as the fingerprint sees it.
+    pub normalized: String,
+    /// Where it would go outside a transaction, load balancing on.
+    pub target: Target,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Explains a text.
+#[must_use]
+pub fn explain(sql: &[u8], options: &ParseOptions) -> Explanation {
+    let verdict = classify_with(sql, options, &NoCatalog);
+    let (target, reason) = decide(&verdict, &TxView::default(), &Policy::default());
+    let tokens: Vec<_> = Normal::new(sql, options.standard_conforming_strings).collect();
+    Explanation {
+        verdict,
+        fingerprint: fingerprint(sql, options.standard_conforming_strings),
+        normalized: query::canonical(&tokens),
+        target,
+        reason,
+    }
+}

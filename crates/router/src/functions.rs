@@ -1,0 +1,189 @@
+//! Which functions and operators a standby answers just as well, and which leave state in the session.
+//!
+//! The tables in [`crate::builtins`] are made from PostgreSQL's catalog by `tools/builtins.sh`. What is not
+//! in them is not built in; a [`FunctionCatalog`] may know it.
+
+use crate::builtins;
+use crate::lexer::{Kind, Token};
+use crate::verdict::PinReason;
+
+/// Whether a standby may run a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Safety {
+    /// Writes nothing and gives the same answer: a standby may run it.
+    AnyNode,
+    /// Belongs to the primary.
+    PrimaryOnly,
+}
+
+/// What is known about functions and operators that are not built in. `None` = unknown, hence primary.
+pub trait FunctionCatalog {
+    /// A function of that name; all its overloads count. Names as the catalog has them (folded, unquoted).
+    fn function(&self, schema: Option<&str>, name: &str) -> Option<Safety>;
+    /// An operator of that name.
+    fn operator(&self, schema: Option<&str>, name: &str) -> Option<Safety>;
+    /// Changes whenever an answer may have changed; cached verdicts of another generation are not used.
+    fn generation(&self) -> u64;
+}
+
+/// Nothing is known beyond what is built in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NoCatalog;
+
+impl FunctionCatalog for NoCatalog {
+    fn function(&self, _: Option<&str>, _: &str) -> Option<Safety> {
+        None
+    }
+
+    fn operator(&self, _: Option<&str>, _: &str) -> Option<Safety> {
+        None
+    }
+
+    fn generation(&self) -> u64 {
+        0
+    }
+}
+
+/// A built-in function by its catalog name.
+pub(crate) fn builtin(name: &[u8]) -> Option<Safety> {
+    if contains(builtins::PRIMARY_ONLY, name) {
+        return Some(Safety::PrimaryOnly);
+    }
+    contains(builtins::ANY_NODE, name).then_some(Safety::AnyNode)
+}
+
+/// A built-in operator.
+pub(crate) fn is_builtin_operator(name: &[u8]) -> bool {
+    // `!=` is the lexer's alias of `<>`, `=>` names an argument.
+    matches!(name, b"!=" | b"=>") || contains(builtins::OPERATORS, name)
+}
+
+/// A name as the catalog has it: words folded to lower case (ASCII only), quotes undone.
+pub(crate) fn catalog_name(token: &Token<'_>) -> Vec<u8> {
+    match token.kind {
+        Kind::Quoted if token.text.contains(&b'"') => {
+            let mut name = Vec::with_capacity(token.text.len());
+            let mut bytes = token.text.iter();
+            while let Some(byte) = bytes.next() {
+                name.push(*byte);
+                if *byte == b'"' {
+                    let _ = bytes.next();
+                }
+            }
+            name
+        }
+        Kind::Word if token.text.is_ascii() => token.text.to_ascii_lowercase(),
+        _ => token.text.to_vec(),
+    }
+}
+
+/// Keywords that a parenthesis may follow without a call: those that cannot be function names, and those
+/// that stand before a parenthesis in a query's grammar. In the latter places the parsed tree tells calls.
+pub(crate) fn is_syntax(token: &Token<'_>) -> bool {
+    /// Not reserved, yet part of the grammar before a parenthesis.
+    const GRAMMAR: &[&str] = &[
+        "by",
+        "cube",
+        "escape",
+        "filter",
+        "first",
+        "ilike",
+        "is",
+        "join",
+        "like",
+        "materialized",
+        "next",
+        "operator",
+        "over",
+        "passing",
+        "rollup",
+        "second",
+        "sets",
+        "varying",
+        "zone",
+    ];
+    is_reserved(token) || (token.kind == Kind::Word && contains(GRAMMAR, &token.text.to_ascii_lowercase()))
+}
+
+/// Keywords that cannot be the name of a function.
+pub(crate) fn is_reserved(token: &Token<'_>) -> bool {
+    token.kind == Kind::Word && contains(builtins::NOT_CALLABLE, &token.text.to_ascii_lowercase())
+}
+
+/// What calling a built-in pins the session for. `set_config` is not here: its last argument decides.
+pub(crate) fn pin_of(name: &[u8]) -> Option<PinReason> {
+    match name {
+        b"pg_advisory_lock"
+        | b"pg_advisory_lock_shared"
+        | b"pg_try_advisory_lock"
+        | b"pg_try_advisory_lock_shared" => Some(PinReason::AdvisoryLock),
+        b"lo_open" => Some(PinReason::LargeObject),
+        b"setseed" => Some(PinReason::SessionSetting),
+        b"pg_replication_origin_session_setup" => Some(PinReason::Unknown),
+        _ => None,
+    }
+}
+
+fn contains(sorted: &[&str], name: &[u8]) -> bool {
+    sorted.binary_search_by(|entry| entry.as_bytes().cmp(name)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tables_are_sorted_and_disjoint() {
+        for table in [builtins::PRIMARY_ONLY, builtins::ANY_NODE, builtins::OPERATORS, builtins::NOT_CALLABLE]
+        {
+            assert!(table.is_sorted_by(|a, b| a.as_bytes() < b.as_bytes()));
+            assert!(!table.is_empty());
+        }
+        let both = builtins::ANY_NODE.iter().find(|name| builtins::PRIMARY_ONLY.contains(name));
+        assert_eq!(both, None);
+    }
+
+    #[test]
+    fn volatility_alone_does_not_decide() {
+        for name in [
+            "nextval",
+            "txid_current",
+            "pg_current_xact_id",
+            "set_config",
+            "pg_export_snapshot",
+            "pg_advisory_xact_lock",
+            "pg_notify",
+            "lo_create",
+            "pg_stat_reset",
+            "pg_reload_conf",
+            "lastval",
+            "pg_terminate_backend",
+            "pg_switch_wal",
+            "pg_current_wal_lsn",
+            "pg_create_restore_point",
+            "pg_logical_emit_message",
+            "query_to_xml",
+            "pg_walfile_name",
+            "pg_backup_start",
+            "currval",
+        ] {
+            assert_eq!(builtin(name.as_bytes()), Some(Safety::PrimaryOnly), "{name}");
+        }
+        for name in [
+            "random",
+            "clock_timestamp",
+            "gen_random_uuid",
+            "pg_sleep",
+            "pg_is_in_recovery",
+            "lower",
+            "pg_last_wal_replay_lsn",
+            "count",
+            "generate_series",
+            "pg_relation_size",
+            "current_setting",
+        ] {
+            assert_eq!(builtin(name.as_bytes()), Some(Safety::AnyNode), "{name}");
+        }
+        assert_eq!(builtin(b"my_function"), None);
+    }
+}

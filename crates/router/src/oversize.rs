@@ -1,0 +1,115 @@
+//! Texts longer than `max_parsed_statement`: to the primary, but what they do to the transaction and the
+//! session is still read from their tokens, one at a time, nothing kept.
+
+use crate::classify::Border;
+use crate::functions;
+use crate::lexer::{Kind, Token};
+use crate::normal::Normal;
+use crate::reason::Reason;
+use crate::transaction;
+use crate::verdict::{PinReason, StatementKind, TxControl, Verdict};
+
+/// Beyond this many bytes nothing is read but the first word (reading 1 MiB takes a few milliseconds, during
+/// which a worker serves nobody else).
+const MAX_SCANNED: usize = 1 << 20;
+
+/// The verdict on a text that is too long to be parsed.
+pub(crate) fn classify(sql: &[u8], standard_conforming_strings: bool) -> Verdict {
+    let mut tokens = Normal::new(sql, standard_conforming_strings);
+    let verdict = Verdict::unparsed(Reason::TooLong);
+    if sql.len() > MAX_SCANNED {
+        let Some(first) = tokens.next() else { return Verdict::empty() };
+        // One INSERT is by far the likeliest; of anything else only the server knows what it did.
+        let tx = if kind_of(&first) == StatementKind::Insert { TxControl::None } else { TxControl::Mixed };
+        return verdict.with_kind(kind_of(&first)).with_tx(tx);
+    }
+    let mut seen = Seen::default();
+    for token in tokens {
+        seen.token(&token);
+    }
+    if seen.statements == 0 {
+        return Verdict::empty();
+    }
+    let tx = if seen.controls { TxControl::Mixed } else { TxControl::None };
+    let mut verdict =
+        verdict.with_kind(seen.kind.unwrap_or(StatementKind::Other)).with_tx(tx).with_pin(seen.pin);
+    verdict.statements = seen.statements;
+    verdict
+}
+
+fn kind_of(first: &Token<'_>) -> StatementKind {
+    const KINDS: &[(&str, StatementKind)] = &[
+        ("insert", StatementKind::Insert),
+        ("update", StatementKind::Update),
+        ("delete", StatementKind::Delete),
+        ("select", StatementKind::Select),
+        ("with", StatementKind::Select),
+        ("values", StatementKind::Select),
+        ("create", StatementKind::Ddl),
+        ("alter", StatementKind::Ddl),
+    ];
+    KINDS.iter().find(|(word, _)| first.is(word)).map_or(StatementKind::Other, |(_, kind)| *kind)
+}
+
+/// What has gone by.
+#[derive(Default)]
+struct Seen {
+    border: Border,
+    statements: u32,
+    kind: Option<StatementKind>,
+    controls: bool,
+    pin: Option<PinReason>,
+    /// The last token was a name whose call would pin.
+    pins_if_called: Option<PinReason>,
+    /// A CREATE, or an INTO, whose next words may say TEMP.
+    may_be_temporary: u8,
+}
+
+impl Seen {
+    fn token(&mut self, token: &Token<'_>) {
+        let begins = self.border.is_empty();
+        if self.border.ends_at(token) {
+            self.border = Border::default();
+            return;
+        }
+        if begins {
+            self.begin(token);
+        }
+        if token.is_punct("(") {
+            self.pin = self.pin.or(self.pins_if_called);
+        }
+        self.pins_if_called = match token.kind {
+            Kind::Word | Kind::Quoted => match functions::catalog_name(token).as_slice() {
+                b"set_config" => Some(PinReason::SessionSetting),
+                name => functions::pin_of(name),
+            },
+            Kind::Bad => Some(PinReason::Unknown),
+            _ => None,
+        };
+        if self.may_be_temporary > 0 && token.is_any(&["temp", "temporary", "pg_temp"]) {
+            self.pin = self.pin.or(Some(PinReason::TempTable));
+        }
+        self.may_be_temporary = match token.kind {
+            Kind::Word if token.is_any(&["create", "into"]) => 4,
+            _ => self.may_be_temporary.saturating_sub(1),
+        };
+    }
+
+    fn begin(&mut self, first: &Token<'_>) {
+        self.statements = self.statements.saturating_add(1);
+        self.kind = self.kind.or(Some(kind_of(first)));
+        // SET and PREPARE may be of the transaction.
+        self.controls |= first.is_any(transaction::VERBS) || first.is_any(&["set", "prepare"]);
+        self.pin = self.pin.or(if first.is("set") {
+            Some(PinReason::SessionSetting)
+        } else if first.is("listen") {
+            Some(PinReason::Listen)
+        } else if first.is("prepare") {
+            Some(PinReason::SqlPrepare)
+        } else if first.is_any(&["do", "load", "declare"]) {
+            Some(PinReason::Unknown)
+        } else {
+            None
+        });
+    }
+}

@@ -1,0 +1,191 @@
+//! What the tokens of one statement show without a parse.
+//!
+//! This is the net under the parser, and sound by PostgreSQL's grammar: a function call is always a name
+//! before a parenthesis, a locking clause always begins FOR UPDATE / NO / SHARE / KEY, INTO and the verbs of
+//! data-modifying CTEs are words. It errs towards the primary: a column named `delete` in parentheses
+//! is taken for a write.
+
+use crate::functions::{self, FunctionCatalog, Safety};
+use crate::lexer::{Kind, Token};
+use crate::reason::Reason;
+use crate::verdict::PinReason;
+
+/// What was seen.
+#[derive(Debug, Default)]
+pub(crate) struct Scan<'a> {
+    /// Why the primary must run it, if anything seen says so.
+    pub(crate) primary: Option<Reason>,
+    /// What it would pin the session for.
+    pub(crate) pin: Option<PinReason>,
+    /// Unqualified names before a parenthesis that are not built in: calls, or names with a column list.
+    pub(crate) unknown: Vec<Token<'a>>,
+}
+
+impl<'a> Scan<'a> {
+    /// Looks at the tokens of one statement.
+    pub(crate) fn of(tokens: &[Token<'a>], catalog: &dyn FunctionCatalog) -> Self {
+        let mut scan = Self::default();
+        for (at, token) in tokens.iter().enumerate() {
+            match token.kind {
+                Kind::Word | Kind::Quoted => {
+                    let opens = tokens.get(at + 1).is_some_and(|next| next.is_punct("("));
+                    if opens {
+                        scan.call(tokens, at, catalog);
+                    }
+                    if token.kind == Kind::Word {
+                        scan.clause(tokens, at);
+                    }
+                }
+                Kind::Operator => scan.operator(token, catalog),
+                Kind::Bad => scan.bad(tokens, at),
+                Kind::String | Kind::Number | Kind::Param | Kind::Punct => {}
+            }
+        }
+        scan
+    }
+
+    /// Earlier findings stay, but that something is merely unknown gives way to what is known.
+    fn to_primary(&mut self, reason: Reason) {
+        if self.primary.is_none_or(|found| found == Reason::UnknownFunction) {
+            self.primary = Some(reason);
+        }
+    }
+
+    /// A name before a parenthesis.
+    fn call(&mut self, tokens: &[Token<'a>], at: usize, catalog: &dyn FunctionCatalog) {
+        let Some(token) = tokens.get(at) else { return };
+        let qualified = before(tokens, at, 1).is_some_and(|dot| dot.is_punct("."));
+        if !qualified && functions::is_syntax(token) {
+            self.operator_syntax(tokens, at);
+            return;
+        }
+        let name = functions::catalog_name(token);
+        let schema = before(tokens, at, 2).filter(|_| qualified);
+        let longer = qualified && before(tokens, at, 3).is_some_and(|dot| dot.is_punct("."));
+        let in_catalog = schema.is_none_or(|schema| functions::catalog_name(schema) == b"pg_catalog");
+        match functions::builtin(&name).filter(|_| in_catalog && !longer) {
+            Some(safety) => self.builtin(tokens, at, &name, safety),
+            None if longer => self.to_primary(Reason::UnknownFunction),
+            None => self.ask(catalog, schema, token, &name),
+        }
+    }
+
+    fn builtin(&mut self, tokens: &[Token<'a>], at: usize, name: &[u8], safety: Safety) {
+        if safety == Safety::PrimaryOnly {
+            self.to_primary(Reason::VolatileFunction);
+        }
+        let pin = match name {
+            b"set_config" if ends_in_true(tokens, at) => None,
+            b"set_config" => Some(PinReason::SessionSetting),
+            _ => functions::pin_of(name),
+        };
+        self.pin = self.pin.or(pin);
+    }
+
+    /// A function that is not built in. Names that are not UTF-8 are nobody's but the server's.
+    fn ask(
+        &mut self,
+        catalog: &dyn FunctionCatalog,
+        schema: Option<&Token<'a>>,
+        token: &Token<'a>,
+        name: &[u8],
+    ) {
+        let schema_name = schema.map(functions::catalog_name);
+        let schema_text = schema_name.as_deref().map(std::str::from_utf8);
+        let known = match (std::str::from_utf8(name), schema_text.transpose()) {
+            (Ok(name), Ok(schema)) => catalog.function(schema, name),
+            _ => None,
+        };
+        match known {
+            Some(Safety::AnyNode) => {}
+            Some(Safety::PrimaryOnly) => self.to_primary(Reason::VolatileFunction),
+            None if schema.is_some() => self.to_primary(Reason::UnknownFunction),
+            None => self.unknown.push(*token),
+        }
+    }
+
+    /// `OPERATOR(schema.op)`: only `pg_catalog`'s are built in.
+    fn operator_syntax(&mut self, tokens: &[Token<'a>], at: usize) {
+        let is_operator = tokens.get(at).is_some_and(|token| token.is("operator"));
+        let qualified = tokens.get(at + 3).is_some_and(|dot| dot.is_punct("."));
+        let foreign =
+            tokens.get(at + 2).is_some_and(|schema| functions::catalog_name(schema) != b"pg_catalog");
+        if is_operator && qualified && foreign {
+            self.to_primary(Reason::UnknownFunction);
+        }
+    }
+
+    fn operator(&mut self, token: &Token<'a>, catalog: &dyn FunctionCatalog) {
+        if functions::is_builtin_operator(token.text) {
+            return;
+        }
+        let known = std::str::from_utf8(token.text).ok().and_then(|name| catalog.operator(None, name));
+        match known {
+            Some(Safety::AnyNode) => {}
+            Some(Safety::PrimaryOnly) => self.to_primary(Reason::VolatileFunction),
+            None => self.to_primary(Reason::UnknownFunction),
+        }
+    }
+
+    /// Locking clauses, INTO, and the verbs of data-modifying CTEs.
+    fn clause(&mut self, tokens: &[Token<'a>], at: usize) {
+        let (Some(token), previous) = (tokens.get(at), before(tokens, at, 1)) else { return };
+        let next = tokens.get(at + 1);
+        if token.is("for") && next.is_some_and(|next| next.is_any(&["update", "share", "no", "key"])) {
+            self.to_primary(Reason::LockingRead);
+        }
+        let after_dot = previous.is_some_and(|dot| dot.is_punct("."));
+        if token.is("into") && !after_dot {
+            self.to_primary(Reason::SelectInto);
+            if is_temporary(tokens.get(at + 1..).unwrap_or_default()) {
+                self.pin = self.pin.or(Some(PinReason::TempTable));
+            }
+        }
+        let begins = previous.is_some_and(|paren| paren.is_punct("(") || paren.is_punct(")"));
+        if begins && token.is_any(&["insert", "update", "delete", "merge"]) {
+            self.to_primary(Reason::DataModifyingCte);
+        }
+    }
+
+    /// A name written as `U&"..."` may be anybody's.
+    fn bad(&mut self, tokens: &[Token<'a>], at: usize) {
+        self.to_primary(Reason::Unparsed);
+        if tokens.get(at + 1).is_some_and(|next| next.is_punct("(")) {
+            self.pin = self.pin.or(Some(PinReason::Unknown));
+        }
+    }
+}
+
+fn before<'t, 'a>(tokens: &'t [Token<'a>], at: usize, by: usize) -> Option<&'t Token<'a>> {
+    at.checked_sub(by).and_then(|at| tokens.get(at))
+}
+
+/// The words after INTO or CREATE name something temporary.
+pub(crate) fn is_temporary(tokens: &[Token<'_>]) -> bool {
+    let scope = usize::from(tokens.first().is_some_and(|token| token.is_any(&["local", "global"])));
+    let temporary = tokens.get(scope).is_some_and(|token| token.is_any(&["temp", "temporary"]));
+    temporary || tokens.first().is_some_and(|token| functions::catalog_name(token) == b"pg_temp")
+}
+
+/// The position of the parenthesis that closes the one at `open`.
+pub(crate) fn closing(tokens: &[Token<'_>], open: usize) -> Option<usize> {
+    let mut depth = 0_usize;
+    for (at, token) in tokens.iter().enumerate().skip(open) {
+        if token.is_punct("(") {
+            depth += 1;
+        } else if token.is_punct(")") {
+            depth = depth.checked_sub(1)?;
+            if depth == 0 {
+                return Some(at);
+            }
+        }
+    }
+    None
+}
+
+/// The call at `name` has the keyword `true` as its last argument.
+fn ends_in_true(tokens: &[Token<'_>], name: usize) -> bool {
+    let Some(close) = closing(tokens, name + 1) else { return false };
+    let is_true = before(tokens, close, 1).is_some_and(|last| last.is("true"));
+    is_true && before(tokens, close, 2).is_some_and(|comma| comma.is_punct(","))
+}

@@ -1,0 +1,256 @@
+//! One statement: by its first word to the code that knows it.
+
+use crate::functions::FunctionCatalog;
+use crate::lexer::{Kind, Token};
+use crate::query;
+use crate::reason::Reason;
+use crate::scan::{self, Scan};
+use crate::session;
+use crate::transaction;
+use crate::verdict::{Access, PinReason, StatementKind, Verdict};
+
+const QUERIES: &[&str] = &["select", "values", "table", "with"];
+const DEFINITIONS: &[&str] = &[
+    "alter", "cluster", "comment", "create", "drop", "grant", "import", "reassign", "refresh", "reindex",
+    "revoke", "security", "truncate",
+];
+const UTILITIES: &[&str] =
+    &["analyse", "analyze", "call", "checkpoint", "lock", "notify", "unlisten", "vacuum", "wait", "repack"];
+
+/// First words that are judged by their tokens alone, literals included, and therefore never cached.
+const DIRECT: &[&str] = &[
+    "set",
+    "reset",
+    "show",
+    "discard",
+    "deallocate",
+    "fetch",
+    "move",
+    "close",
+    "listen",
+    "unlisten",
+    "pgpool",
+    "pgweir",
+];
+
+/// Judged without a parser and without the cache?
+pub(crate) fn is_direct(first: &Token<'_>) -> bool {
+    first.is_any(transaction::VERBS) || first.is_any(DIRECT)
+}
+
+/// The verdict on the tokens of one statement (not empty, without its semicolon).
+pub(crate) fn classify(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
+    let Some((first, rest)) = tokens.split_first() else { return Verdict::empty() };
+    if tokens.iter().any(|token| token.kind == Kind::Bad) {
+        let kind = data_kind(first).unwrap_or(StatementKind::Other);
+        return Verdict::unparsed(Reason::Unparsed).with_kind(kind).with_pin(Scan::of(tokens, catalog).pin);
+    }
+    if first.is_punct("(") || first.is_any(QUERIES) {
+        return query::classify(tokens, catalog);
+    }
+    if let Some(kind) = data_kind(first) {
+        return scanned(Verdict::new(Access::Write, kind, Reason::Dml), tokens, catalog);
+    }
+    if first.is_any(transaction::VERBS) {
+        return transaction::classify(tokens);
+    }
+    if first.is_any(DEFINITIONS) {
+        return definition(tokens, catalog);
+    }
+    if first.is_any(UTILITIES) {
+        return scanned(utility(), tokens, catalog);
+    }
+    about_session(first, rest).unwrap_or_else(|| with_statement_inside(tokens, catalog))
+}
+
+/// INSERT, UPDATE, DELETE, MERGE.
+fn data_kind(first: &Token<'_>) -> Option<StatementKind> {
+    if first.is("insert") {
+        Some(StatementKind::Insert)
+    } else if first.is("update") {
+        Some(StatementKind::Update)
+    } else if first.is("delete") {
+        Some(StatementKind::Delete)
+    } else if first.is("merge") {
+        Some(StatementKind::Other)
+    } else {
+        None
+    }
+}
+
+fn utility() -> Verdict {
+    Verdict::new(Access::Write, StatementKind::Other, Reason::Utility)
+}
+
+/// A write whose functions may still pin.
+fn scanned(verdict: Verdict, tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
+    let pin = verdict.pin.or_else(|| Scan::of(tokens, catalog).pin);
+    verdict.with_pin(pin)
+}
+
+/// Statements that say something about the session or a cursor.
+fn about_session(first: &Token<'_>, rest: &[Token<'_>]) -> Option<Verdict> {
+    let text = first.text.to_ascii_lowercase();
+    Some(match text.as_slice() {
+        b"set" => session::set(rest),
+        b"reset" => session::reset(),
+        b"show" => session::show(rest),
+        b"discard" => session::discard(rest),
+        b"deallocate" => session::deallocate(rest),
+        b"pgpool" | b"pgweir" => session::console(),
+        b"fetch" | b"move" | b"close" => Verdict::new(Access::Neutral, StatementKind::Other, Reason::Cursor),
+        b"listen" => utility().with_pin(Some(PinReason::Listen)),
+        // What they load or run is not visible, and may leave anything in the session.
+        b"do" | b"load" => utility().with_pin(Some(PinReason::Unknown)),
+        _ => return None,
+    })
+}
+
+/// Statements that hold another.
+fn with_statement_inside(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
+    let found = match tokens.split_first() {
+        Some((first, rest)) if first.is("explain") => explain(rest, catalog),
+        Some((first, rest)) if first.is("copy") => copy(rest, catalog),
+        Some((first, rest)) if first.is("declare") => declare(rest, catalog),
+        Some((first, rest)) if first.is("prepare") => prepare(rest, catalog),
+        Some((first, _)) if first.is("execute") => {
+            Some(Verdict::new(Access::Write, StatementKind::Other, Reason::Execute))
+        }
+        _ => None,
+    };
+    let verdict = found.unwrap_or_else(|| Verdict::unparsed(Reason::Unparsed));
+    scanned(verdict, tokens, catalog)
+}
+
+/// CREATE, ALTER and the like; temporary things pin unless they go with the transaction.
+fn definition(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
+    let verdict = Verdict::new(Access::Write, StatementKind::Ddl, Reason::Ddl);
+    let create = tokens.first().is_some_and(|token| token.is("create"));
+    let rest = match tokens.get(1..3) {
+        Some([or, replace]) if or.is("or") && replace.is("replace") => tokens.get(3..),
+        _ => tokens.get(1..),
+    };
+    let named = tokens.windows(2).any(|pair| match pair {
+        [schema, dot] => schema.is_name() && dot.is_punct(".") && is_pg_temp(schema),
+        _ => false,
+    });
+    let until_commit = tokens.windows(3).any(|words| match words {
+        [on, commit, drop] => on.is("on") && commit.is("commit") && drop.is("drop"),
+        _ => false,
+    });
+    let temporary = create && !until_commit && (named || scan::is_temporary(rest.unwrap_or_default()));
+    scanned(verdict.with_pin(temporary.then_some(PinReason::TempTable)), tokens, catalog)
+}
+
+fn is_pg_temp(schema: &Token<'_>) -> bool {
+    crate::functions::catalog_name(schema) == b"pg_temp"
+}
+
+/// `EXPLAIN [ANALYZE] [VERBOSE] statement`, `EXPLAIN (option, ...) statement`.
+fn explain(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict> {
+    let listed = rest.first().is_some_and(|token| token.is_punct("("));
+    // `EXPLAIN (SELECT 1)` has a statement in the parentheses, not options.
+    let is_query = rest.get(1).is_some_and(|token| token.is_punct("(") || token.is_any(QUERIES));
+    let (analyze, inner) = if listed && !is_query {
+        let close = scan::closing(rest, 0)?;
+        (analyzes(rest.get(1..close)?), rest.get(close + 1..)?)
+    } else {
+        let words = rest.iter().take_while(|token| token.is_any(&["analyze", "analyse", "verbose"])).count();
+        let (options, inner) = rest.split_at_checked(words)?;
+        (options.iter().any(|token| !token.is("verbose")), inner)
+    };
+    let first = inner.first()?;
+    if analyze {
+        let verdict = classify(inner, catalog);
+        return Some(verdict.with_kind(StatementKind::Other));
+    }
+    let planned = first.is_punct("(")
+        || first.is_any(QUERIES)
+        || data_kind(first).is_some()
+        || first.is_any(&["declare", "create", "refresh"]);
+    if planned {
+        Some(Verdict::new(Access::Read, StatementKind::Other, Reason::Explain))
+    } else if first.is("execute") {
+        Some(Verdict::new(Access::Write, StatementKind::Other, Reason::Execute))
+    } else {
+        None
+    }
+}
+
+/// Any ANALYZE in a list of options that is not plainly switched off counts.
+fn analyzes(options: &[Token<'_>]) -> bool {
+    options.split(|token| token.is_punct(",")).any(|option| match option {
+        [name, value] => name.is_any(&["analyze", "analyse"]) && !value.is_any(&["false", "off"]),
+        [name, ..] => name.is_any(&["analyze", "analyse"]),
+        [] => false,
+    })
+}
+
+/// COPY ... FROM writes; COPY ... TO STDOUT is as what it reads; TO a file or program is the primary's.
+fn copy(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict> {
+    let dml = Verdict::new(Access::Write, StatementKind::Other, Reason::Dml);
+    let to_client = |after: &[Token<'_>]| after.first().is_some_and(|to| to.is_any(&["stdout", "stdin"]));
+    if rest.first()?.is_punct("(") {
+        let close = scan::closing(rest, 0)?;
+        let (to, after) = rest.get(close + 1..)?.split_first()?;
+        let verdict = classify(rest.get(1..close)?, catalog).with_kind(StatementKind::Other);
+        return match (to.is("to"), to_client(after)) {
+            (false, _) => None,
+            (true, true) => Some(verdict),
+            (true, false) => Some(utility().with_pin(verdict.pin)),
+        };
+    }
+    let mut depth = 0_usize;
+    for (at, token) in rest.iter().enumerate().skip(1) {
+        let after = rest.get(at + 1..).unwrap_or_default();
+        if token.is_punct("(") {
+            depth += 1;
+        } else if token.is_punct(")") {
+            depth = depth.checked_sub(1)?;
+        } else if depth == 0 && token.is("from") {
+            return Some(dml);
+        } else if depth == 0 && token.is("to") {
+            let read = Verdict::new(Access::Read, StatementKind::Other, Reason::ReadOnlySelect);
+            return Some(if to_client(after) { read } else { utility() });
+        }
+    }
+    None
+}
+
+/// `DECLARE name [options] CURSOR [{ WITH | WITHOUT } HOLD] FOR query`
+fn declare(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict> {
+    let cursor = rest.iter().skip(1).position(|token| token.is("cursor"))? + 1;
+    let after = rest.get(cursor + 1..)?;
+    let (hold, inner) = match after {
+        [with, hold, after, inner @ ..] if with.is("with") && hold.is("hold") && after.is("for") => {
+            (true, inner)
+        }
+        [without, hold, after, inner @ ..] if without.is("without") && hold.is("hold") && after.is("for") => {
+            (false, inner)
+        }
+        [after, inner @ ..] if after.is("for") => (false, inner),
+        _ => return None,
+    };
+    if hold {
+        return Some(utility().with_pin(Some(PinReason::HoldCursor)));
+    }
+    Some(classify(inner, catalog).with_kind(StatementKind::Other))
+}
+
+/// PREPARE TRANSACTION, or `PREPARE name [(types)] AS statement`: as the statement, and pins.
+fn prepare(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict> {
+    if let [transaction, id] = rest
+        && transaction.is("transaction")
+        && id.kind == Kind::String
+    {
+        return Some(transaction::two_phase());
+    }
+    let after = match rest.get(1) {
+        Some(open) if open.is_punct("(") => rest.get(scan::closing(rest, 1)? + 1..)?,
+        _ => rest.get(1..)?,
+    };
+    let (keyword, inner) =
+        after.split_first().filter(|(keyword, inner)| keyword.is("as") && !inner.is_empty())?;
+    debug_assert!(keyword.is("as"));
+    Some(classify(inner, catalog).with_kind(StatementKind::Other).with_pin(Some(PinReason::SqlPrepare)))
+}

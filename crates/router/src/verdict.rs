@@ -1,0 +1,303 @@
+//! What a text says about itself, before anything is known about nodes and sessions.
+
+use cluster::NodeId;
+
+use crate::reason::Reason;
+
+/// Which nodes may run a statement. Ordered by care: the greater wins when statements form one unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    /// Says nothing about the node: transaction control, SET, SHOW, the empty string.
+    Neutral,
+    /// A standby may serve it.
+    Read,
+    /// Primary only.
+    Write,
+}
+
+/// What `SHOW POOL_BACKEND_STATS` counts a statement as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StatementKind {
+    /// SELECT, VALUES, TABLE, WITH ... SELECT.
+    Select,
+    /// INSERT.
+    Insert,
+    /// UPDATE.
+    Update,
+    /// DELETE.
+    Delete,
+    /// CREATE, ALTER, DROP, TRUNCATE, GRANT and the like.
+    Ddl,
+    /// Everything else (MERGE and COPY too, as in Pgpool-II).
+    Other,
+}
+
+impl StatementKind {
+    /// The word that SHOW and metrics use.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Select => "select",
+            Self::Insert => "insert",
+            Self::Update => "update",
+            Self::Delete => "delete",
+            Self::Ddl => "ddl",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// A transaction isolation level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Isolation {
+    /// READ UNCOMMITTED (PostgreSQL treats it as READ COMMITTED).
+    ReadUncommitted,
+    /// READ COMMITTED.
+    ReadCommitted,
+    /// REPEATABLE READ.
+    RepeatableRead,
+    /// SERIALIZABLE: a hot standby refuses it.
+    Serializable,
+}
+
+/// The modes a transaction was begun with; `None` means the session's default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct TxMode {
+    /// READ ONLY or READ WRITE.
+    pub read_only: Option<bool>,
+    /// ISOLATION LEVEL.
+    pub isolation: Option<Isolation>,
+    /// DEFERRABLE or NOT DEFERRABLE.
+    pub deferrable: Option<bool>,
+}
+
+impl TxMode {
+    /// These modes with those that `later` names put over them (SET TRANSACTION after BEGIN).
+    #[must_use]
+    pub fn overlaid(self, later: Self) -> Self {
+        Self {
+            read_only: later.read_only.or(self.read_only),
+            isolation: later.isolation.or(self.isolation),
+            deferrable: later.deferrable.or(self.deferrable),
+        }
+    }
+}
+
+/// What a text does to the transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum TxControl {
+    /// Nothing.
+    #[default]
+    None,
+    /// BEGIN or START TRANSACTION.
+    Begin(TxMode),
+    /// COMMIT or END.
+    Commit {
+        /// AND CHAIN: a new transaction begins at once.
+        chain: bool,
+    },
+    /// ROLLBACK or ABORT.
+    Rollback {
+        /// AND CHAIN: a new transaction begins at once.
+        chain: bool,
+    },
+    /// SAVEPOINT, RELEASE, ROLLBACK TO.
+    Savepoint,
+    /// SET TRANSACTION, or SET of `transaction_read_only` and its kin.
+    SetTransaction(TxMode),
+    /// PREPARE TRANSACTION, COMMIT PREPARED, ROLLBACK PREPARED.
+    TwoPhase,
+    /// Several statements with transaction control among them: only the server's status byte tells.
+    Mixed,
+}
+
+/// State that cannot be moved and holds a session to its backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PinReason {
+    /// A temporary table, view or sequence that outlives the transaction.
+    TempTable,
+    /// A session-level advisory lock.
+    AdvisoryLock,
+    /// LISTEN.
+    Listen,
+    /// DECLARE ... WITH HOLD.
+    HoldCursor,
+    /// A large-object descriptor.
+    LargeObject,
+    /// SET, `set_config(..., false)`, SET ROLE, SET SESSION AUTHORIZATION.
+    SessionSetting,
+    /// PREPARE.
+    SqlPrepare,
+    /// Something that pgweir cannot look into (DO, LOAD).
+    Unknown,
+}
+
+impl PinReason {
+    /// Every reason, in the order of declaration.
+    pub const ALL: &'static [Self] = &[
+        Self::TempTable,
+        Self::AdvisoryLock,
+        Self::Listen,
+        Self::HoldCursor,
+        Self::LargeObject,
+        Self::SessionSetting,
+        Self::SqlPrepare,
+        Self::Unknown,
+    ];
+
+    /// The word that SHOW, metrics and logs use.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::TempTable => "temp_table",
+            Self::AdvisoryLock => "advisory_lock",
+            Self::Listen => "listen",
+            Self::HoldCursor => "hold_cursor",
+            Self::LargeObject => "large_object",
+            Self::SessionSetting => "session_setting",
+            Self::SqlPrepare => "sql_prepare",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// What a text does to pgweir's own books beside running on a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Effect {
+    /// Nothing.
+    #[default]
+    None,
+    /// DEALLOCATE ALL: the client's prepared statements are gone.
+    DeallocateAll,
+    /// DISCARD ALL: so are its settings, temp tables, locks, cursors and LISTENs.
+    DiscardAll,
+    /// `SHOW POOL_*`, `PGPOOL ...`, `PGWEIR ...`: answered by pgweir.
+    Console,
+}
+
+/// What a leading comment asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Hint {
+    /// `/*NO LOAD BALANCE*/` or `/* pgweir: primary */`.
+    Primary,
+    /// `/* pgweir: standby */`.
+    Standby,
+    /// `/* pgweir: node=N */`.
+    Node(NodeId),
+}
+
+/// What one text (or several that form one unit) says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Verdict {
+    /// Which nodes may run it.
+    pub access: Access,
+    /// What statistics count it as.
+    pub kind: StatementKind,
+    /// Why `access` is what it is.
+    pub reason: Reason,
+    /// What it does to the transaction.
+    pub tx: TxControl,
+    /// What it would pin the session for.
+    pub pin: Option<PinReason>,
+    /// What it does to pgweir's own books.
+    pub effect: Effect,
+    /// What its leading comment asks for.
+    pub hint: Option<Hint>,
+    /// How many statements it is, empty ones not counted.
+    pub statements: u32,
+}
+
+impl Verdict {
+    /// One statement of that kind.
+    #[must_use]
+    pub(crate) const fn new(access: Access, kind: StatementKind, reason: Reason) -> Self {
+        Self {
+            access,
+            kind,
+            reason,
+            tx: TxControl::None,
+            pin: None,
+            effect: Effect::None,
+            hint: None,
+            statements: 1,
+        }
+    }
+
+    /// A text that is not understood: primary.
+    #[must_use]
+    pub const fn unparsed(reason: Reason) -> Self {
+        Self::new(Access::Write, StatementKind::Other, reason)
+    }
+
+    /// A text without a statement in it.
+    #[must_use]
+    pub const fn empty() -> Self {
+        let mut verdict = Self::new(Access::Neutral, StatementKind::Other, Reason::Empty);
+        verdict.statements = 0;
+        verdict
+    }
+
+    /// Several statements or messages that form one unit: the more careful wins.
+    ///
+    /// Transaction control among several becomes [`TxControl::Mixed`], which belongs to the primary.
+    #[must_use]
+    pub fn merge(self, other: Self) -> Self {
+        if self.statements == 0 {
+            return Self { hint: merge_hints(self.hint, other.hint), ..other };
+        }
+        if other.statements == 0 {
+            return Self { hint: merge_hints(self.hint, other.hint), ..self };
+        }
+        let careful = if other.access > self.access { other } else { self };
+        let mixed = self.tx != TxControl::None || other.tx != TxControl::None;
+        let access = if mixed { Access::Write } else { careful.access };
+        Self {
+            access,
+            kind: careful.kind,
+            reason: if access == Access::Write { Reason::MultiStatementWrite } else { careful.reason },
+            tx: if mixed { TxControl::Mixed } else { TxControl::None },
+            pin: self.pin.or(other.pin),
+            effect: merge_effects(self.effect, other.effect),
+            hint: merge_hints(self.hint, other.hint),
+            statements: self.statements.saturating_add(other.statements),
+        }
+    }
+
+    pub(crate) const fn with_tx(mut self, tx: TxControl) -> Self {
+        self.tx = tx;
+        self
+    }
+
+    pub(crate) const fn with_pin(mut self, pin: Option<PinReason>) -> Self {
+        self.pin = pin;
+        self
+    }
+
+    pub(crate) const fn with_effect(mut self, effect: Effect) -> Self {
+        self.effect = effect;
+        self
+    }
+
+    pub(crate) const fn with_hint(mut self, hint: Option<Hint>) -> Self {
+        self.hint = hint;
+        self
+    }
+
+    pub(crate) const fn with_kind(mut self, kind: StatementKind) -> Self {
+        self.kind = kind;
+        self
+    }
+}
+
+/// A console command among other statements goes to the server with them, which refuses it.
+fn merge_effects(a: Effect, b: Effect) -> Effect {
+    match (a, b) {
+        (Effect::DiscardAll, _) | (_, Effect::DiscardAll) => Effect::DiscardAll,
+        (Effect::DeallocateAll, _) | (_, Effect::DeallocateAll) => Effect::DeallocateAll,
+        _ => Effect::None,
+    }
+}
+
+fn merge_hints(a: Option<Hint>, b: Option<Hint>) -> Option<Hint> {
+    if b == Some(Hint::Primary) { b } else { a.or(b) }
+}
