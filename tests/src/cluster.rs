@@ -112,7 +112,7 @@ impl Cluster {
     pub fn new(options: ClusterOptions) -> Result<Self> {
         let install = Install::find()?;
         let template = install.template()?;
-        let root = tempfile::Builder::new().prefix("pgweir-test-").tempdir()?.keep();
+        let root = tempfile::Builder::new().prefix("pgweir-test-").tempdir_in(procs::scratch_dir())?.keep();
         let watcher = Watcher::start(&root)?;
         fs::set_permissions(&root, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
         install.give(&root)?;
@@ -368,6 +368,36 @@ impl Cluster {
     /// Undoes [`Cluster::freeze`].
     pub fn thaw(&self, node: usize) {
         procs::under(&self.nodes[node].dir).into_iter().for_each(|pid| procs::send(pid, Signal::CONT));
+    }
+
+    /// Changes how a node authenticates everybody but `postgres`, for new connections.
+    ///
+    /// # Errors
+    /// When it cannot be reloaded.
+    pub fn set_auth(&self, node: usize, auth: ServerAuth) -> Result<()> {
+        fs::write(self.node(node)?.data().join("pg_hba.conf"), hba(auth))?;
+        let before = self.scalar(node, "SELECT pg_conf_load_time()")?;
+        self.sql(node, "SELECT pg_reload_conf()")?;
+        let loaded = crate::eventually(Duration::from_secs(5), || {
+            self.scalar(node, "SELECT pg_conf_load_time()").is_ok_and(|time| time != before)
+        });
+        ensure!(loaded, "n{node} did not reload");
+        Ok(())
+    }
+
+    /// Waits until `sql`, run as superuser on a node, answers `wanted`.
+    ///
+    /// # Errors
+    /// With the last answer, when it does not within `limit`.
+    pub fn wait_scalar(&self, node: usize, sql: &str, wanted: &str, limit: Duration) -> Result<()> {
+        let mut last = String::new();
+        let mut admin = self.admin(node)?;
+        let seen = crate::eventually(limit, || {
+            last = admin.scalar(sql).unwrap_or_else(|error| format!("{error:#}"));
+            last == wanted
+        });
+        ensure!(seen, "on n{node} after {limit:?}: {sql}\nanswers {last:?} instead of {wanted:?}");
+        Ok(())
     }
 
     /// The statements that a node has logged since its first start.

@@ -128,7 +128,7 @@ impl Install {
 
     fn make_template(&self, place: &Path) -> Result<()> {
         // Made outside the target directory: the user postgres may be unable to get there.
-        let dir = tempfile::Builder::new().prefix("pgweir-template-").tempdir()?;
+        let dir = tempfile::Builder::new().prefix("pgweir-template-").tempdir_in(procs::scratch_dir())?;
         self.give(dir.path())?;
         let _watcher = procs::Watcher::start(dir.path())?;
         let data = dir.path().join("data");

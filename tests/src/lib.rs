@@ -16,6 +16,7 @@ pub mod install;
 pub mod messages;
 pub mod pgweir;
 pub mod procs;
+pub mod relay;
 pub mod replies;
 pub mod server_log;
 pub mod tools;
@@ -24,9 +25,20 @@ pub use client::{Login, PgError, RawClient, Rows, sqlstate};
 pub use cluster::{Cluster, ClusterOptions, ServerAuth, StopMode};
 pub use messages::{Msgs, msgs};
 pub use pgweir::{ClientAuth, Pgweir, PgweirOptions};
+pub use relay::Relay;
 pub use replies::{Replies, Reply};
 pub use server_log::Logged;
 pub use tools::{Http, Output, PgbenchReport, http_get, pgbench, psql};
+
+/// Answers the `cluster_name` of the node that runs it: STABLE, so a standby may.
+pub const WHERE: &str = "SELECT current_setting('cluster_name')";
+
+/// True with `PGWEIR_TEST_DIRECT=1`: clients are then put on the primary itself instead of pgweir, so
+/// that the cases which say "as on a direct connection" can be checked against PostgreSQL.
+#[must_use]
+pub fn direct_mode() -> bool {
+    std::env::var_os("PGWEIR_TEST_DIRECT").is_some_and(|value| value == "1")
+}
 
 /// A cluster with one primary and `standbys` standbys, and a pgweir in front of it whose
 /// configuration is the harness's base with `yaml` over it.

@@ -176,3 +176,19 @@ pub fn profile_dir() -> Result<PathBuf> {
 pub fn free_port() -> io::Result<u16> {
     Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
+
+/// Where rigs live: `TMPDIR` when it is set, else memory (`/dev/shm`) when it has room, else the
+/// system's temporary directory. A cluster writes some 100 MB, which is slow on a busy disk.
+#[must_use]
+pub fn scratch_dir() -> PathBuf {
+    const ROOM_KB: u64 = 6 << 20;
+    let memory = Path::new("/dev/shm");
+    let avail = || -> Option<u64> {
+        let out = Command::new("df").args(["-k", "--output=avail"]).arg(memory).output().ok()?;
+        String::from_utf8(out.stdout).ok()?.lines().last()?.trim().parse().ok()
+    };
+    if std::env::var_os("TMPDIR").is_none() && avail().is_some_and(|kb| kb >= ROOM_KB) {
+        return memory.to_owned();
+    }
+    std::env::temp_dir()
+}

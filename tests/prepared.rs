@@ -1,0 +1,192 @@
+//! Protocol-level prepared statements that follow their client to any backend.
+
+use anyhow::{Result, ensure};
+use harness::{Msgs, Pgweir, RawClient, msgs, rig};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// Runs a prepared statement without parameters; the compact reply.
+fn run(client: &mut RawClient, name: &str) -> Result<String> {
+    Ok(client.talk(&msgs().B("", name, &[]).E().S())?.to_string())
+}
+
+fn prepare(name: &str, sql: &str) -> Msgs {
+    msgs().P(name, sql).S()
+}
+
+/// A client that holds a read backend in a transaction until it is dropped; and that backend's pid.
+fn holder(weir: &Pgweir) -> Result<(RawClient, String)> {
+    let mut client = weir.client()?;
+    client.simple("BEGIN READ ONLY")?;
+    let pid = client.scalar("SELECT pg_backend_pid()")?;
+    Ok((client, pid))
+}
+
+#[test]
+fn ps_01_named_statement_used_again_on_another_backend() -> Result<()> {
+    let (_cluster, weir) = rig(1, "default_pool_size: 2")?;
+    let mut a = weir.client()?;
+    let batch = msgs().P("s1", "SELECT $1::int+1").P("pid", "SELECT pg_backend_pid()").S();
+    assert_eq!(a.talk(&batch)?.to_string(), "1 1 Z(I)");
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..10 {
+        seen.insert(run(&mut a, "pid")?);
+        let (b, _pid) = holder(&weir)?;
+        let reply = a.talk(&msgs().B("", "s1", &["41"]).E().S())?;
+        assert_eq!(reply.to_string(), "2 D(42) C(SELECT 1) Z(I)");
+        seen.insert(run(&mut a, "pid")?);
+        b.terminate()?;
+    }
+    ensure!(harness::direct_mode() || seen.len() > 1, "the backend never changed: {seen:?}");
+    Ok(())
+}
+
+#[test]
+fn ps_01_named_statement_for_a_write_after_reads() -> Result<()> {
+    let (cluster, weir) = rig(1, "default_pool_size: 2")?;
+    cluster.setup("CREATE TABLE t(id int); GRANT ALL ON t TO bench")?;
+    let mut a = weir.client()?;
+    let batch = msgs().P("r", "SELECT $1::int").P("w", "INSERT INTO t VALUES ($1::int)").S();
+    assert_eq!(a.talk(&batch)?.to_string(), "1 1 Z(I)");
+    for n in 1..=5 {
+        let n = n.to_string();
+        let read = a.talk(&msgs().B("", "r", &[&n]).E().S())?.to_string();
+        assert_eq!(read, format!("2 D({n}) C(SELECT 1) Z(I)"));
+        let write = a.talk(&msgs().B("", "w", &[&n]).E().S())?.to_string();
+        assert_eq!(write, "2 C(INSERT 0 1) Z(I)");
+        // Both in one transaction: everything on the primary.
+        a.simple("BEGIN")?;
+        let both = a.talk(&msgs().B("", "w", &[&n]).E().B("", "r", &[&n]).E().S())?.to_string();
+        assert_eq!(both, format!("2 C(INSERT 0 1) 2 D({n}) C(SELECT 1) Z(T)"));
+        a.simple("COMMIT")?;
+    }
+    assert_eq!(cluster.scalar(0, "SELECT count(*) FROM t")?, "10");
+    Ok(())
+}
+
+#[test]
+fn ps_01_named_statements_in_session_pooling() -> Result<()> {
+    let (_cluster, weir) = rig(1, "pool_mode: session\ndefault_pool_size: 2")?;
+    let mut a = weir.client()?;
+    let mut b = weir.client()?;
+    assert_eq!(a.talk(&prepare("s1", "SELECT 'a'"))?.to_string(), "1 Z(I)");
+    assert_eq!(b.talk(&prepare("s1", "SELECT 'b'"))?.to_string(), "1 Z(I)");
+    for _ in 0..5 {
+        assert_eq!(run(&mut a, "s1")?, "2 D(a) C(SELECT 1) Z(I)");
+        assert_eq!(run(&mut b, "s1")?, "2 D(b) C(SELECT 1) Z(I)");
+    }
+    // The backends go to the next clients without the statements of these.
+    a.terminate()?;
+    b.terminate()?;
+    for text in ["c", "d"] {
+        let mut client = weir.client()?;
+        assert_eq!(run(&mut client, "s1")?, "E(26000) Z(I)");
+        assert_eq!(client.talk(&prepare("s1", &format!("SELECT '{text}'")))?.to_string(), "1 Z(I)");
+        assert_eq!(run(&mut client, "s1")?, format!("2 D({text}) C(SELECT 1) Z(I)"));
+    }
+    Ok(())
+}
+
+#[test]
+fn ps_02_same_name_in_many_clients() -> Result<()> {
+    const CLIENTS: usize = 50;
+    const TEXTS: usize = 20;
+    let (_cluster, weir) = rig(1, "default_pool_size: 1")?;
+    let seed = rand::rng().random();
+    println!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut clients = Vec::new();
+    for n in 0..CLIENTS {
+        let mut client = weir.client()?;
+        assert_eq!(client.talk(&prepare("s0", &format!("SELECT {}", n % TEXTS)))?.to_string(), "1 Z(I)");
+        clients.push((client, n % TEXTS));
+    }
+    for round in 0..1000 {
+        let (client, text) = &mut clients[random.random_range(0..CLIENTS)];
+        if random.random_range(0..10) == 0 {
+            *text = random.random_range(0..TEXTS);
+            let again = msgs().C('S', "s0").P("s0", &format!("SELECT {text}")).S();
+            assert_eq!(client.talk(&again)?.to_string(), "3 1 Z(I)", "round {round}");
+        }
+        assert_eq!(run(client, "s0")?, format!("2 D({text}) C(SELECT 1) Z(I)"), "round {round}");
+    }
+    Ok(())
+}
+
+#[test]
+fn ps_02_a_name_in_use_is_refused_as_by_the_server() -> Result<()> {
+    let (_cluster, weir) = rig(1, "")?;
+    let mut a = weir.client()?;
+    assert_eq!(a.talk(&prepare("s0", "SELECT 1"))?.to_string(), "1 Z(I)");
+    assert_eq!(a.talk(&prepare("s0", "SELECT 2"))?.to_string(), "E(42P05) Z(I)");
+    assert_eq!(run(&mut a, "s0")?, "2 D(1) C(SELECT 1) Z(I)");
+    assert_eq!(a.talk(&msgs().C('S', "s0").S())?.to_string(), "3 Z(I)");
+    assert_eq!(run(&mut a, "s0")?, "E(26000) Z(I)");
+    // A Parse that fails leaves no statement behind.
+    assert_eq!(a.talk(&prepare("bad", "SELEC 1"))?.to_string(), "E(42601) Z(I)");
+    assert_eq!(run(&mut a, "bad")?, "E(26000) Z(I)");
+    assert_eq!(a.talk(&prepare("bad", "SELECT 5"))?.to_string(), "1 Z(I)");
+    assert_eq!(run(&mut a, "bad")?, "2 D(5) C(SELECT 1) Z(I)");
+    Ok(())
+}
+
+#[test]
+fn ps_04_deallocate_all_is_the_clients_own() -> Result<()> {
+    let (_cluster, weir) = rig(1, "default_pool_size: 1")?;
+    let (mut a, mut b) = (weir.client()?, weir.client()?);
+    assert_eq!(b.talk(&prepare("s1", "SELECT 'b'"))?.to_string(), "1 Z(I)");
+    for (text, tag) in [("DEALLOCATE ALL", "DEALLOCATE ALL"), ("DISCARD ALL", "DISCARD ALL")] {
+        for extended in [false, true] {
+            assert_eq!(a.talk(&prepare("s1", "SELECT 'a'"))?.to_string(), "1 Z(I)");
+            assert_eq!(run(&mut a, "s1")?, "2 D(a) C(SELECT 1) Z(I)");
+            assert_eq!(run(&mut b, "s1")?, "2 D(b) C(SELECT 1) Z(I)");
+            let (sent, wanted) = if extended {
+                (msgs().PBE(text).S(), format!("1 2 C({tag}) Z(I)"))
+            } else {
+                (msgs().Q(text), format!("C({tag}) Z(I)"))
+            };
+            assert_eq!(without_parameters(&a.talk(&sent)?), wanted);
+            assert_eq!(run(&mut b, "s1")?, "2 D(b) C(SELECT 1) Z(I)", "b after a's {text}");
+            assert_eq!(run(&mut a, "s1")?, "E(26000) Z(I)", "a after its own {text}");
+        }
+    }
+    Ok(())
+}
+
+/// The compact form without ParameterStatus: a reset may report values again.
+fn without_parameters(replies: &harness::Replies) -> String {
+    let kept = replies.0.iter().filter(|r| !matches!(r, harness::Reply::ParameterStatus(..)));
+    kept.map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn ps_07_several_unnamed_statements_in_one_pipeline() -> Result<()> {
+    let (_cluster, weir) = rig(1, "default_pool_size: 1")?;
+    let mut a = weir.client()?;
+    let batch = msgs().PBE("CREATE TEMP TABLE z1(a int) ON COMMIT DROP").PBE("SELECT count(*) FROM z1").S();
+    assert_eq!(a.talk(&batch)?.to_string(), "1 2 C(CREATE TABLE) 1 2 D(0) C(SELECT 1) Z(I)");
+    let reads = msgs().PBE("SELECT 1").PBE("SELECT 2").PBE("SELECT 3").S();
+    assert_eq!(
+        a.talk(&reads)?.to_string(),
+        "1 2 D(1) C(SELECT 1) 1 2 D(2) C(SELECT 1) 1 2 D(3) C(SELECT 1) Z(I)"
+    );
+    Ok(())
+}
+
+#[test]
+fn ps_08_unnamed_statement_described_then_bound_after_sync() -> Result<()> {
+    let (_cluster, weir) = rig(1, "default_pool_size: 2")?;
+    let mut a = weir.client()?;
+    for round in 0..10 {
+        let described = a.talk(&msgs().P("", "SELECT $1::int8").D('S', "").S())?;
+        assert_eq!(described.to_string(), "1 t T Z(I)");
+        // Another client takes the backend that has the statement, and parses its own there.
+        let (mut b, _pid) = holder(&weir)?;
+        assert_eq!(b.scalar_extended("SELECT $1::text", &["x"])?, "x");
+        let value = (round + 7).to_string();
+        let bound = a.talk(&msgs().B("", "", &[&value]).E().S())?;
+        assert_eq!(bound.to_string(), format!("2 D({value}) C(SELECT 1) Z(I)"));
+        b.terminate()?;
+    }
+    Ok(())
+}
