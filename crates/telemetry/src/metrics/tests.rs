@@ -126,3 +126,29 @@ fn odd_names_are_escaped_and_empty_ones_refused() {
     let empty = Vocabulary { pin_reasons: &[""], ..WORDS };
     assert!(Metrics::new(&empty, UNIX_EPOCH).is_err());
 }
+
+/// Asks Prometheus' own checker, where it is installed (Debian's package `prometheus`).
+#[test]
+fn promtool_accepts_the_text() {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    let metrics = metrics();
+    let nodes = metrics.set_nodes(&[label(0, "a\"b\\c\nd\u{e9}"), label(1, "/var/run")]).unwrap();
+    nodes[0].statement(Kind::Select, 0);
+    metrics.backend_wait.observe(0.02);
+    let piped = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut promtool) = piped else {
+        println!("promtool is not installed: not checked");
+        return;
+    };
+    promtool.stdin.take().unwrap().write_all(metrics.encode().unwrap().as_bytes()).unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+}

@@ -79,3 +79,6 @@ impl std::fmt::Debug for AdminConsole {
         f.debug_struct("AdminConsole").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;
