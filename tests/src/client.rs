@@ -326,6 +326,18 @@ impl RawClient {
         }
     }
 
+    /// One byte, as in the answer to an SSLRequest.
+    ///
+    /// # Errors
+    /// When none comes within the deadline.
+    pub fn read_byte(&mut self) -> Result<u8> {
+        let end = Instant::now() + self.deadline;
+        while self.unread.is_empty() {
+            ensure!(self.fill(end)?, "connection closed");
+        }
+        Ok(self.unread.remove(0))
+    }
+
     /// Reads until `done` says so or the stream ends; the deadline is for all of it.
     ///
     /// # Errors
