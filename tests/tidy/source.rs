@@ -23,12 +23,16 @@ impl Source {
         Self { path: path.to_owned(), text: text.to_owned(), code, product }
     }
 
-    /// All files together: one that another declares with `#[cfg(test)] mod name;` is test code as a whole.
+    /// All files together: one that another declares with `#[cfg(test)] mod name;` is test code as a whole, and so
+    /// are a crate's examples and integration tests.
     pub(crate) fn all(files: Vec<(String, String)>) -> Vec<Self> {
         let mut sources: Vec<Self> = files.iter().map(|(path, text)| Self::new(path, text)).collect();
         let test_files: Vec<String> = sources.iter().flat_map(test_modules).collect();
         for source in &mut sources {
-            if test_files.iter().any(|prefix| within(&source.path, prefix)) {
+            let beside = ["examples", "tests", "benches"]
+                .iter()
+                .any(|name| source.path.split('/').nth(2) == Some(name));
+            if beside || test_files.iter().any(|prefix| within(&source.path, prefix)) {
                 source.product.clear();
             }
         }
@@ -275,12 +279,14 @@ fn test_code_is_blanked_and_test_files_are_known() {
         ("crates/x/src/lib.rs".to_owned(), lib.to_owned()),
         ("crates/x/src/scripts.rs".to_owned(), "fn script() {}".to_owned()),
         ("crates/x/src/scripted.rs".to_owned(), "fn real_too() {}".to_owned()),
+        ("crates/x/examples/shown.rs".to_owned(), "fn main() {}".to_owned()),
     ];
     let sources = Source::all(files);
     assert!(sources[0].product.contains("real") && sources[0].product.contains("after"));
     assert!(!sources[0].product.contains("gone"), "{}", sources[0].product);
     assert_eq!(sources[1].product, "");
     assert!(sources[2].product.contains("real_too"));
+    assert_eq!(sources[3].product, "");
 }
 
 #[test]
