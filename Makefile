@@ -24,9 +24,9 @@ run: ## a primary, two standbys and pgweir on port 9999; Ctrl-C stops all of it 
 	@exec target/release/pgweir demo $(DIR) --port $(PORT) --base-port $(BASE_PORT) --metrics-port $(METRICS_PORT)
 
 test: lint build-ci ## everything that must pass: lint, unit, property, tidy and black-box tests
-	@scripts/need.sh test
+	@PYTHONDONTWRITEBYTECODE=1 python3 -m unittest discover -q -s benches
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-	  $(CARGO) nextest run --workspace --cargo-profile ci --no-fail-fast; \
+	  $(CARGO) nextest run --workspace --profile ci --cargo-profile ci; \
 	else \
 	  $(CARGO) test --workspace --profile ci --no-fail-fast; \
 	fi

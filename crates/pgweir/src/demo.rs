@@ -1,7 +1,7 @@
 //! `pgweir demo`: a primary and two streaming standbys in a directory, and pgweir in front of them.
 //!
 //! Made for `make run`, for trying things out, and never for data that matters. A second run reuses the data.
-//! Invariants: one demo a directory (a locked file); whatever was started here is stopped before the process ends,
+//! Invariants: one demo a directory (a pid file that is locked); whatever was started here is stopped before the process ends,
 //! however it ends, except by SIGKILL, and then the next run stops what is left over; every wait has a bound.
 //! PostgreSQL runs as the user postgres when this process is root, because it refuses root.
 

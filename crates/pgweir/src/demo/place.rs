@@ -1,13 +1,12 @@
 //! Where a demo keeps what it needs, and who may write there.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
 use super::command::RunAs;
+use crate::pid_file::PidFile;
 
 /// Where data goes when the user postgres cannot reach the demo's own directory.
 const ELSEWHERE: &str = "/var/tmp";
@@ -19,7 +18,7 @@ pub(super) struct Place {
     data: PathBuf,
     run_as: RunAs,
     moved: Option<String>,
-    _lock: File,
+    _lock: PidFile,
 }
 
 impl Place {
@@ -30,7 +29,8 @@ impl Place {
     pub(super) fn prepare(dir: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let dir = dir.canonicalize()?;
-        let lock = lock(&dir)?;
+        let lock = PidFile::create(&dir.join("demo.pid"))
+            .with_context(|| format!("no demo can run in {}", dir.display()))?;
         let run_as = RunAs::for_postgres()?;
         let (data, moved) = place_data(&dir, run_as)?;
         Ok(Self { dir, data, run_as, moved, _lock: lock })
@@ -84,41 +84,6 @@ impl Place {
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(Some(text.trim().parse().with_context(|| format!("{} is no version number", path.display()))?))
     }
-}
-
-/// Takes the lock of the directory; it is given back when the process ends, however it ends.
-fn lock(dir: &Path) -> anyhow::Result<File> {
-    let path = dir.join("demo.lock");
-    let theirs = || {
-        format!(
-            "cannot write {}: it belongs to another user; remove {} or choose another directory",
-            path.display(),
-            dir.display()
-        )
-    };
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .with_context(theirs)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            file.read_to_string(&mut holder)?;
-            bail!(
-                "a demo runs in {} already (process {}): use it, or stop it first",
-                dir.display(),
-                holder.trim()
-            )
-        }
-        Err(TryLockError::Error(error)) => return Err(error).context("cannot lock the demo's directory"),
-    }
-    file.set_len(0)?;
-    write!(file, "{}", std::process::id())?;
-    Ok(file)
 }
 
 /// The data directory: below `dir` when PostgreSQL's user can reach it there, else in a place of its own.
@@ -204,12 +169,15 @@ mod tests {
 
     #[test]
     fn one_demo_a_directory() {
+        if RunAs::for_postgres().is_err() {
+            return; // root without a user postgres: no demo at all
+        }
         let scratch = Scratch::new("lock");
-        let held = lock(&scratch.0).unwrap();
-        let error = lock(&scratch.0).unwrap_err().to_string();
+        let held = Place::prepare(&scratch.0).unwrap();
+        let error = format!("{:#}", Place::prepare(&scratch.0).unwrap_err());
         assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
         drop(held);
-        lock(&scratch.0).unwrap();
+        Place::prepare(&scratch.0).unwrap();
     }
 
     #[test]

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::DemoArgs;
 use super::nodes::{Nodes, private_file, tail};
 use super::place::Place;
+use crate::pid_file::{self, Found};
 
 /// How long pgweir may take until it answers with every node up.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -49,23 +50,26 @@ impl Proxy {
     /// # Errors
     /// It does not go away.
     pub(super) async fn stop_leftover(&self) -> anyhow::Result<()> {
-        let Ok(text) = std::fs::read_to_string(&self.pid_file) else { return Ok(()) };
-        let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) else { return Ok(()) };
-        if !is_ours(pid, &self.config) {
-            return Ok(());
-        }
         for signal in [Signal::INT, Signal::KILL] {
+            let Some(pid) = self.running()? else { return Ok(()) };
             // It may end between the look and the signal: then there is nothing to do.
             let _ = kill_process(pid, signal);
             let deadline = Instant::now() + STOPPED_WITHIN;
-            while is_ours(pid, &self.config) && Instant::now() < deadline {
+            while self.running()? == Some(pid) && Instant::now() < deadline {
                 sleep(LOOK_EVERY).await;
             }
         }
-        if is_ours(pid, &self.config) {
-            bail!("process {pid:?} of an earlier demo does not end")
+        match self.running()? {
+            Some(pid) => bail!("process {} of an earlier demo does not end", pid.as_raw_nonzero()),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    fn running(&self) -> anyhow::Result<Option<Pid>> {
+        Ok(match pid_file::find(&self.pid_file)? {
+            Found::Running(pid) => Pid::from_raw(pid),
+            Found::Stale(_) | Found::Missing => None,
+        })
     }
 
     /// Writes the configuration and starts this same program with it.
@@ -190,12 +194,6 @@ fn quoted(path: &Path) -> anyhow::Result<String> {
     Ok(serde_json::to_string(text)?)
 }
 
-/// Is that process a pgweir with this configuration? A number from a file may be another program's by now.
-fn is_ours(pid: Pid, config: &Path) -> bool {
-    let Ok(command) = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())) else { return false };
-    command.split(|&byte| byte == 0).any(|argument| argument == config.as_os_str().as_encoded_bytes())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,11 +211,5 @@ mod tests {
     #[test]
     fn paths_cannot_break_out_of_the_configuration() {
         assert_eq!(quoted(Path::new("/a b/\"c\"\n#")).unwrap(), r##""/a b/\"c\"\n#""##);
-    }
-
-    #[test]
-    fn another_programs_process_is_not_ours() {
-        let me = rustix::process::getpid();
-        assert!(!is_ours(me, Path::new("/nowhere/pgweir.yaml")));
     }
 }

@@ -1,0 +1,88 @@
+"""Tests of what turns output into tables: python3 -m unittest discover -s benches."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+
+import machine
+import report
+import workloads
+from workloads import Figures, Row, read_pgbench
+
+GOOD = """transaction type: <builtin: select only>
+number of transactions actually processed: 1000
+number of failed transactions: 0 (0.000%)
+latency average = 0.250 ms
+initial connection time = 1.5 ms
+tps = 4000.5 (without initial connection time)
+"""
+
+
+def done(stdout="", stderr="", code=0):
+    return subprocess.CompletedProcess([], code, stdout, stderr)
+
+
+class Reading(unittest.TestCase):
+    def test_figures_are_read(self):
+        figures = read_pgbench(done(GOOD), 0.02)
+        self.assertEqual((figures.tps, figures.latency, figures.error), (4000.5, 0.25, ""))
+        self.assertAlmostEqual(figures.cpu, 20.0)
+        self.assertIsNone(read_pgbench(done(GOOD), None).cpu)
+
+    def test_failures_are_not_figures(self):
+        self.assertIn("3 failed", read_pgbench(done(GOOD.replace("transactions: 0", "transactions: 3")), 0).error)
+        self.assertIn("no such", read_pgbench(done(stderr="pgbench: error: no such", code=1), 0).error)
+        self.assertTrue(read_pgbench(done(GOOD, code=2), 0).error)
+        self.assertTrue(read_pgbench(done("", "", 0), 0).error)
+
+
+class Tables(unittest.TestCase):
+    def row(self):
+        row = Row("simple, 8 clients", ["direct", "pgweir"])
+        row.runs["direct"] = [Figures(100.0), Figures(300.0), Figures(200.0)]
+        row.runs["pgweir"] = [Figures(150.0, cpu=9.0), Figures(error="refused"), Figures(170.0, cpu=11.0)]
+        return row
+
+    def test_medians_are_over_the_rounds_that_worked(self):
+        row = self.row()
+        self.assertEqual(row.median("direct", "tps"), 200.0)
+        self.assertEqual(row.median("pgweir", "cpu"), 10.0)
+        self.assertIsNone(row.median("direct", "cpu"))
+        self.assertEqual(report.throughput(row, "pgweir"), "160 (0.80)")
+
+    def test_a_failure_is_said_below_the_table(self):
+        self.assertEqual(report.notes([self.row()], ["direct", "pgweir"]), ["Failed: pgweir, simple, 8 clients: refused."])
+
+    def test_only_the_named_section_is_replaced(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "x.md")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("a\n<!-- bench one -->\nold\n<!-- /bench one -->\nb\n<!-- bench two -->\nkept\n<!-- /bench two -->\n")
+            report.write_sections(path, {"one": r"new \1"})
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            self.assertEqual(text.count("new \\1"), 1)
+            self.assertNotIn("old", text)
+            self.assertIn("kept", text)
+            with self.assertRaises(machine.Trouble):
+                report.write_sections(path, {"three": ""})
+
+    def test_the_page_has_a_place_for_every_workload(self):
+        with open(os.path.join(machine.ROOT, "docs", "benchmarks.md"), encoding="utf-8") as file:
+            text = file.read()
+        for name in workloads.ALL:
+            self.assertIn(f"<!-- bench {name} -->", text)
+            self.assertIn(f"<!-- /bench {name} -->", text)
+
+
+class Processes(unittest.TestCase):
+    def test_the_time_of_children_counts(self):
+        burn = "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass\n"
+        before = machine.cpu_seconds(os.getpid())
+        subprocess.run(["python3", "-c", burn], check=True)
+        self.assertGreater(machine.cpu_seconds(os.getpid()) - before, 0.15)
+
+
+if __name__ == "__main__":
+    unittest.main()
