@@ -1,0 +1,288 @@
+//! The one table of keys, and the [`Config`] that is made from it.
+//!
+//! A row: description, then `name: Type, limits, "default as YAML", effect, status;`. Nothing else declares a
+//! key. Durations are limited in milliseconds, sizes in bytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::error::Warning;
+use crate::hba::Rules;
+use crate::key::table;
+use crate::pattern::{Pattern, Redirect};
+use crate::secrets::Passwords;
+use crate::sections::{Backend, DatabaseOverrides, UserOverrides};
+use crate::units::Unit::{Bytes, Hours, Milliseconds, Minutes, Octal, Seconds};
+use crate::value::{HostPort, Limits, Masked, Off};
+use crate::words::{
+    BackendSslMode, ClusteringMode, Consistency, DisableLoadBalanceOnWrite, FailoverMode, LoadBalance,
+    LogDestination, LogFormat, LogLevel, PoolMode, SessionState,
+};
+
+const HOUR: u64 = 3_600_000;
+const DAY: u64 = 24 * HOUR;
+const MANY: u64 = 1_000_000;
+
+table! {
+    /// A validated configuration; every field is the key of the same name. Made by [`crate::load`] or
+    /// [`crate::parse`] only. `Debug` shows no secret.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Config {
+        /// The rules of `pool_hba_file`; `None` exactly when `enable_pool_hba` is off. After [`crate::parse`],
+        /// which reads no files, they are empty and so let nobody in.
+        pub hba: Option<Rules> = None;
+        /// What `pool_passwd` holds; empty after [`crate::parse`].
+        pub secrets: Passwords = Passwords::default();
+        /// What was accepted and will not do what its author may think.
+        pub warnings: Vec<Warning> = Vec::new();
+        /// The keys that a file sets.
+        pub(crate) given: BTreeSet<&'static str> = BTreeSet::new();
+    }
+
+    /// Every key that the configuration file may set, in the order of the sample and the reference.
+    pub static KEYS;
+
+    section "Listening" {
+        /// Names or addresses to listen on for TCP; `"*"` is every address, an empty list none.
+        listen_addresses: Vec<String>, Limits::none(), r#"["localhost"]"#, Restart, Active;
+        /// The TCP port, and the number in the socket's name.
+        port: u16, Limits::count(1, 65535), "9999", Restart, Active;
+        /// A second port whose sessions are routed to standbys only.
+        read_only_port: Option<u16>, Limits::count(1, 65535).off(Off::Word("off")), "off", Restart, Unsupported;
+        /// Directories for the Unix socket `.s.PGSQL.<port>`. The default applies only if that directory
+        /// exists when the configuration is loaded; else there is no Unix socket.
+        unix_socket_directories: Vec<String>, Limits::none(), r#"["/var/run/pgweir"]"#, Restart, Active;
+        /// Permission bits of the Unix sockets.
+        unix_socket_permissions: u32, Limits::of(Octal, 0, 0o777), "0777", Restart, Active;
+        /// Worker threads; `auto` is one for each core.
+        workers: Option<usize>, Limits::count(1, 1024).off(Off::Word("auto")), "auto", Restart, Active;
+        /// Connections that the kernel keeps waiting for each listening socket.
+        listen_backlog: u32, Limits::count(1, 65535), "1024", Restart, Active;
+    }
+
+    section "Nodes" {
+        /// How the nodes relate to each other.
+        clustering_mode: ClusteringMode, Limits::none(), "streaming_replication", Restart, Active;
+        /// The PostgreSQL servers; the order in the list is the node id, from 0. Each is a mapping, see
+        /// "A node of `backends`".
+        backends: Vec<Backend>, Limits::none(), "", Reload, Active;
+        /// TLS towards the nodes. In this version `disable`, `allow` and `prefer` all mean plain text, and the
+        /// modes that would promise more are refused.
+        backend_sslmode: BackendSslMode, Limits::none(), "prefer", Reload, Active;
+        /// Certificates of the authorities that sign the nodes' certificates.
+        backend_ssl_root_cert: Option<PathBuf>, Limits::none(), "null", Reload, Reserved;
+        /// The certificate shown to the nodes.
+        backend_ssl_cert: Option<PathBuf>, Limits::none(), "null", Reload, Reserved;
+        /// The key of `backend_ssl_cert`.
+        backend_ssl_key: Option<PathBuf>, Limits::none(), "null", Reload, Reserved;
+        /// How long a connection to a node may take, login included.
+        connect_timeout: Duration, Limits::of(Seconds, 10, HOUR), "10s", Reload, Active;
+        /// Idle time before the kernel probes a TCP connection, of clients and of nodes.
+        tcp_keepalives_idle: Duration, Limits::of(Seconds, 1000, DAY), "60s", Reload, Active;
+        /// Time between two such probes.
+        tcp_keepalives_interval: Duration, Limits::of(Seconds, 1000, HOUR), "10s", Reload, Active;
+        /// Unanswered probes after which the connection is dead.
+        tcp_keepalives_count: u32, Limits::count(1, 127), "3", Reload, Active;
+        /// How long sent data may stay unacknowledged before the connection is dead; 0 is the kernel's choice.
+        tcp_user_timeout: Option<Duration>, Limits::of(Seconds, 1, DAY).off(Off::Zero), "30s", Reload, Active;
+    }
+
+    section "Pools" {
+        /// When a backend goes back to its pool: at the end of the session or of the transaction.
+        pool_mode: PoolMode, Limits::none(), "transaction", Reload, Active;
+        /// What becomes of session state that cannot be moved to another backend.
+        session_state: SessionState, Limits::none(), "pin", Reload, Reserved;
+        /// Most backends for one node, database and user.
+        default_pool_size: u32, Limits::count(1, MANY), "20", Reload, Active;
+        /// Backends that are kept open for one node, database and user even when idle.
+        min_pool_size: u32, Limits::count(0, MANY), "0", Reload, Reserved;
+        /// Additional backends for a pool whose clients have waited for `reserve_pool_timeout`.
+        reserve_pool_size: u32, Limits::count(0, MANY), "0", Reload, Reserved;
+        /// How long a client waits before the reserve is used.
+        reserve_pool_timeout: Duration, Limits::of(Seconds, 0, HOUR), "5s", Reload, Reserved;
+        /// Most client connections.
+        max_client_conn: u32, Limits::count(1, MANY), "10000", Reload, Active;
+        /// Most backends of one database, over all users and nodes; 0 is no limit.
+        max_db_connections: Option<u32>, Limits::count(1, MANY).off(Off::Zero), "0", Reload, Reserved;
+        /// Most backends of one user, over all databases and nodes; 0 is no limit.
+        max_user_connections: Option<u32>, Limits::count(1, MANY).off(Off::Zero), "0", Reload, Reserved;
+        /// Most client connections to one database; 0 is no limit.
+        max_db_client_connections: Option<u32>, Limits::count(1, MANY).off(Off::Zero), "0", Reload, Reserved;
+        /// Most client connections of one user; 0 is no limit.
+        max_user_client_connections: Option<u32>, Limits::count(1, MANY).off(Off::Zero), "0", Reload, Reserved;
+        /// Connections of each node's `max_connections` that pools never use.
+        reserved_connections: u32, Limits::count(0, 100_000), "3", Reload, Reserved;
+        /// How long a client waits for a backend before it gets an error.
+        query_wait_timeout: Duration, Limits::of(Seconds, 1, DAY), "30s", Reload, Active;
+        /// Age at which a backend is closed, once nobody uses it.
+        server_lifetime: Duration, Limits::of(Hours, 1, 30 * DAY), "1h", Reload, Active;
+        /// Idle time after which a backend is closed.
+        server_idle_timeout: Duration, Limits::of(Minutes, 1, DAY), "10min", Reload, Active;
+        /// Most prepared statements that are kept on one backend.
+        max_prepared_statements: u32, Limits::count(1, MANY), "1000", Reload, Active;
+        /// Idle time outside transactions after which a client is disconnected; 0 is never.
+        client_idle_limit: Option<Duration>, Limits::of(Seconds, 1, 30 * DAY).off(Off::Zero), "0", Reload, Reserved;
+        /// Idle time inside a transaction after which a client is disconnected; 0 is never.
+        idle_transaction_timeout: Option<Duration>, Limits::of(Seconds, 1, 30 * DAY).off(Off::Zero), "0", Reload, Reserved;
+        /// Longest run of a statement; 0 is no limit.
+        query_timeout: Option<Duration>, Limits::of(Seconds, 1, 30 * DAY).off(Off::Zero), "0", Reload, Reserved;
+        /// Longest transaction; 0 is no limit.
+        transaction_timeout: Option<Duration>, Limits::of(Seconds, 1, 30 * DAY).off(Off::Zero), "0", Reload, Reserved;
+        /// How long a client may take to log in.
+        authentication_timeout: Duration, Limits::of(Seconds, 100, HOUR), "60s", Reload, Active;
+        /// Settings of single databases by the name that clients ask for; `"*"` is all others. See "A database
+        /// of `databases`".
+        databases: BTreeMap<String, DatabaseOverrides>, Limits::none(), "{}", Reload, Active;
+        /// Settings of single users; `"*"` is all others. See "A user of `users`".
+        users: BTreeMap<String, UserOverrides>, Limits::none(), "{}", Reload, Active;
+    }
+
+    section "Who may come in" {
+        /// Whether `pool_hba_file` decides who may come in and how. Off: everybody needs scram-sha-256.
+        enable_pool_hba: bool, Limits::none(), "off", Reload, Active;
+        /// The file with the rules, in the grammar of pg_hba.conf; beside the configuration file unless absolute.
+        pool_hba_file: PathBuf, Limits::none(), "pool_hba.conf", Reload, Active;
+        /// The file with lines `user:secret`, secret being `TEXT...`, `md5...` or `SCRAM-SHA-256$...`; beside
+        /// the configuration file unless absolute. The default file may be missing.
+        pool_passwd: PathBuf, Limits::none(), "pool_passwd", Reload, Active;
+        /// The file with the key for `AES...` secrets.
+        pool_key_file: Option<PathBuf>, Limits::none(), "null", Restart, Reserved;
+        /// The query for users who are not in `pool_passwd`: takes `$1` = user, returns user and secret.
+        auth_query: Option<String>, Limits::none(), "null", Reload, Unsupported;
+        /// The user who runs `auth_query`.
+        auth_user: Option<String>, Limits::none(), "null", Reload, Reserved;
+        /// The database in which `auth_query` runs.
+        auth_dbname: Option<String>, Limits::none(), "null", Reload, Reserved;
+        /// Whether clients may use TLS.
+        ssl: bool, Limits::none(), "off", Reload, Unsupported;
+        /// The certificate shown to clients.
+        ssl_cert: Option<PathBuf>, Limits::none(), "null", Reload, Reserved;
+        /// The key of `ssl_cert`.
+        ssl_key: Option<PathBuf>, Limits::none(), "null", Reload, Reserved;
+        /// Certificates of the authorities that sign clients' certificates.
+        ssl_ca_cert: Option<PathBuf>, Limits::none(), "null", Reload, Reserved;
+        /// Client certificates that are no longer valid.
+        ssl_crl_file: Option<PathBuf>, Limits::none(), "null", Reload, Reserved;
+        /// Users who may use the admin database for everything.
+        admin_users: Vec<String>, Limits::none(), "[]", Reload, Active;
+        /// Users who may use the admin database for looking only.
+        stats_users: Vec<String>, Limits::none(), "[]", Reload, Active;
+    }
+
+    section "Routing" {
+        /// Whether reads are spread over the nodes; off sends everything to the primary.
+        load_balance_mode: bool, Limits::none(), "on", Reload, Active;
+        /// How a node is chosen for a read.
+        load_balance: LoadBalance, Limits::none(), "least_outstanding", Reload, Active;
+        /// Whether a node is chosen for each statement; off keeps one for the session.
+        statement_level_load_balance: bool, Limits::none(), "on", Reload, Reserved;
+        /// Whether reads before the first write of a READ COMMITTED transaction may go to a standby.
+        transaction_load_balance: bool, Limits::none(), "off", Reload, Reserved;
+        /// What a write does to the reads that follow it.
+        disable_load_balance_on_write: DisableLoadBalanceOnWrite, Limits::none(), "transaction", Reload, Reserved;
+        /// How old a read may be. This version gives `eventual`, whatever is set here.
+        consistency: Consistency, Limits::none(), "read_your_writes", Reload, Reserved;
+        /// Bytes of WAL by which a standby may lag and still serve reads; 0 is no limit.
+        delay_threshold: Option<u64>, Limits::of(Bytes, 1, 1 << 40).off(Off::Zero), "16MB", Reload, Reserved;
+        /// Time by which a standby may lag and still serve reads; 0 is no limit.
+        delay_threshold_by_time: Option<Duration>, Limits::of(Milliseconds, 1, DAY).off(Off::Zero), "0", Reload, Reserved;
+        /// Whether a standby that lags too much is replaced by a better standby rather than the primary.
+        prefer_lower_delay_standby: bool, Limits::none(), "off", Reload, Reserved;
+        /// Functions that only read: names or regular expressions, schema-qualified or not.
+        read_only_function_list: Vec<Pattern>, Limits::none(), "[]", Reload, Reserved;
+        /// Functions that write: names or regular expressions, schema-qualified or not.
+        write_function_list: Vec<Pattern>, Limits::none(), "[]", Reload, Reserved;
+        /// Regular expressions; statements that match go to the primary.
+        primary_routing_query_pattern_list: Vec<Pattern>, Limits::none(), "[]", Reload, Reserved;
+        /// Where reads go by database: `"pattern:primary"`, `"pattern:standby"`, `"pattern:2"`,
+        /// `"pattern:standby(0.3)"`.
+        database_redirect_preference_list: Vec<Redirect>, Limits::none(), "[]", Reload, Reserved;
+        /// The same by application name.
+        app_name_redirect_preference_list: Vec<Redirect>, Limits::none(), "[]", Reload, Reserved;
+        /// The same by user.
+        user_redirect_preference_list: Vec<Redirect>, Limits::none(), "[]", Reload, Reserved;
+        /// Whether a routing hint in a leading comment is read.
+        allow_sql_comments: bool, Limits::none(), "on", Reload, Active;
+        /// Longer statements go to the primary unparsed.
+        max_parsed_statement: usize, Limits::of(Bytes, 128, 1 << 30), "64kB", Reload, Active;
+    }
+
+    section "Watching the nodes" {
+        /// Time between two looks at roles and replication.
+        sr_check_period: Duration, Limits::of(Seconds, 10, HOUR), "1s", Reload, Active;
+        /// The same while a session waits for a standby to catch up.
+        sr_check_min_period: Duration, Limits::of(Milliseconds, 1, HOUR), "20ms", Reload, Active;
+        /// The user for these looks.
+        sr_check_user: String, Limits::none(), "pgweir", Reload, Active;
+        /// That user's password; unset, the one in `pool_passwd`.
+        sr_check_password: Option<Masked>, Limits::none(), "null", Reload, Active;
+        /// The database for these looks.
+        sr_check_database: String, Limits::none(), "postgres", Reload, Active;
+        /// Time between two health checks of a node.
+        health_check_period: Duration, Limits::of(Seconds, 10, DAY), "2s", Reload, Active;
+        /// How long one attempt of a health check may take.
+        health_check_timeout: Duration, Limits::of(Seconds, 10, HOUR), "5s", Reload, Active;
+        /// Further attempts before a node is taken for dead.
+        health_check_max_retries: u32, Limits::count(0, 1000), "3", Reload, Active;
+        /// Time between two attempts.
+        health_check_retry_delay: Duration, Limits::of(Seconds, 0, HOUR), "1s", Reload, Active;
+        /// The user for health checks; unset, `sr_check_user`.
+        health_check_user: Option<String>, Limits::none(), "null", Reload, Active;
+        /// That user's password; unset, `sr_check_password` or the one in `pool_passwd`.
+        health_check_password: Option<Masked>, Limits::none(), "null", Reload, Active;
+        /// The database for health checks; unset, `sr_check_database`.
+        health_check_database: Option<String>, Limits::none(), "null", Reload, Active;
+        /// Who promotes a standby.
+        failover_mode: FailoverMode, Limits::none(), "observe", Reload, Active;
+        /// Run when a node is taken out.
+        failover_command: Option<String>, Limits::none(), "null", Reload, Reserved;
+        /// Run when a node is taken back.
+        failback_command: Option<String>, Limits::none(), "null", Reload, Reserved;
+        /// Run on each standby that is to follow a new primary.
+        follow_primary_command: Option<String>, Limits::none(), "null", Reload, Reserved;
+        /// How long transactions that have not begun wait for a new primary.
+        failover_hold_timeout: Duration, Limits::of(Seconds, 0, HOUR), "30s", Reload, Reserved;
+        /// Whether a session's lost backend fails the node over; off leaves that to the health check.
+        failover_on_backend_error: bool, Limits::none(), "off", Reload, Reserved;
+        /// Whether the older of two primaries is quarantined.
+        detach_false_primary: bool, Limits::none(), "on", Reload, Reserved;
+        /// Whether a node that is back is used again by itself.
+        auto_failback: bool, Limits::none(), "on", Reload, Reserved;
+        /// Least time between two such returns of one node.
+        auto_failback_interval: Duration, Limits::of(Seconds, 0, DAY), "10s", Reload, Reserved;
+    }
+
+    section "Control and sight" {
+        /// Names or addresses to listen on for PCP.
+        pcp_listen_addresses: Vec<String>, Limits::none(), r#"["localhost"]"#, Restart, Reserved;
+        /// The port for PCP, usually 9898.
+        pcp_port: Option<u16>, Limits::count(1, 65535).off(Off::Word("off")), "off", Restart, Unsupported;
+        /// The file with lines `user:md5hash` for PCP.
+        pcp_conf_file: PathBuf, Limits::none(), "pcp.conf", Restart, Reserved;
+        /// Where `/metrics` and `/health` are served.
+        metrics_listen: Option<HostPort>, Limits::none().off(Off::Word("off")), r#""localhost:9719""#, Restart, Active;
+        /// How much is logged.
+        log_level: LogLevel, Limits::none(), "info", Reload, Active;
+        /// The shape of a log line.
+        log_format: LogFormat, Limits::none(), "text", Reload, Active;
+        /// Where the log goes.
+        log_destination: LogDestination, Limits::none(), "stderr", Reload, Active;
+        /// Whether each client that comes in is logged.
+        log_connections: bool, Limits::none(), "off", Reload, Active;
+        /// Whether each client that leaves is logged.
+        log_disconnections: bool, Limits::none(), "off", Reload, Active;
+        /// Whether each statement's route and its reason are logged.
+        log_statement_routes: bool, Limits::none(), "off", Reload, Active;
+        /// Whether each statement is logged with its node.
+        log_per_node_statement: bool, Limits::none(), "off", Reload, Reserved;
+        /// Whether a NOTICE tells the client which node ran what.
+        notice_per_node_statement: bool, Limits::none(), "off", Reload, Reserved;
+        /// Statements that take at least this long are logged; 0 logs all, -1 none.
+        log_min_duration_statement: Option<Duration>, Limits::of(Milliseconds, 0, DAY).off(Off::MinusOne), "-1", Reload, Reserved;
+        /// The file that holds the process id while pgweir runs.
+        pid_file: Option<PathBuf>, Limits::none(), "null", Restart, Active;
+        /// How long a stop waits for transactions to finish.
+        shutdown_timeout: Duration, Limits::of(Seconds, 0, DAY), "60s", Reload, Active;
+    }
+}
