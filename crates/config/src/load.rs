@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::check::{self, Conflict};
-use crate::error::{ConfigError, ConfigErrors, Sink, Warning};
+use crate::error::{ConfigError, ConfigErrors, MAX_ERRORS, Sink, Warning};
 use crate::files;
 use crate::fill::{fill, read_defaults};
 use crate::hba::Rules;
@@ -100,6 +100,9 @@ impl Loader {
         let Some(index) = self.read_text(text, &path.display().to_string()) else { return };
         open.push(path.to_owned());
         for (name, entry) in self.includes(index) {
+            if self.errors.len() >= MAX_ERRORS {
+                break;
+            }
             let target = path.parent().unwrap_or(Path::new("/")).join(&name);
             let refused = match () {
                 () if open.contains(&target) => Some("a file that includes this one"),
