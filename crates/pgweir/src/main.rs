@@ -1,1 +1,35 @@
-fn main() {}
+//! The `pgweir` program: the command line, and the supervisor that wires the crates together.
+//!
+//! `run` is the supervisor ([`run`]); the other commands either look at files (`check`, `route`, `passwd`) or talk
+//! to a running one ([`remote`]). Nothing imports this crate.
+
+mod actor;
+mod check;
+mod cli;
+mod clock;
+mod control;
+mod demo;
+mod files;
+mod http;
+mod http_get;
+mod passwd;
+mod pid_file;
+mod probe_query;
+mod probes;
+mod reload;
+mod remote;
+mod route;
+mod run;
+mod signals;
+mod specs;
+mod status;
+mod stopping;
+mod terminal;
+mod view;
+mod vocabulary;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

@@ -1,0 +1,269 @@
+//! The cluster core's own thread: takes events, steps the core, carries out its actions.
+//!
+//! Invariants: only this thread steps the core; its channel is bounded, and what does not fit is dropped and
+//! counted (checks repeat, observations may be lost); a violated invariant or a panic here ends the process, because
+//! nothing that is decided after it can be trusted.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
+
+use cluster::{
+    Action, Core, Event, Node, NodeId, NodeReport, NodeState, Observation, Record, Refusal, Topology,
+    Violation,
+};
+use telemetry::{Metrics, Published};
+use tokio::sync::oneshot;
+
+use crate::clock::Clock;
+use crate::probes::Wakes;
+
+/// Events that wait for the core. A step takes microseconds; a full channel means that thousands of sessions see
+/// the same death.
+const CHANNEL: usize = 1024;
+/// How often the core is told that time passes.
+const TICK: Duration = Duration::from_millis(250);
+/// The process has a defect (`EX_SOFTWARE` of sysexits.h).
+const EX_SOFTWARE: i32 = 70;
+
+/// What the actor is sent.
+enum Message {
+    Event(Event),
+    Command(Event, oneshot::Sender<Result<(), Refusal>>),
+}
+
+/// Why an administrator's command was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CommandError {
+    /// The core says why.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The channel is full or the actor is gone.
+    #[error("the cluster's thread is busy; try again")]
+    Busy,
+}
+
+/// The way to the core.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    sender: SyncSender<Message>,
+    metrics: Arc<Metrics>,
+}
+
+/// What the actor shows and whom it wakes.
+pub(crate) struct Outlets {
+    pub(crate) topology: Published<Topology>,
+    pub(crate) reports: Published<Vec<NodeReport>>,
+    pub(crate) wakes: Wakes,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) clock: Clock,
+}
+
+impl Cluster {
+    /// Starts the actor's thread.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub(crate) fn start(core: Core, outlets: Outlets) -> std::io::Result<Self> {
+        let (sender, receiver) = sync_channel(CHANNEL);
+        let metrics = Arc::clone(&outlets.metrics);
+        let actor = Actor { core, outlets };
+        std::thread::Builder::new().name("cluster".to_owned()).spawn(move || {
+            let guard = EndTheProcess;
+            match actor.run(&receiver) {
+                // Everybody who could send is gone: the process is ending anyway.
+                Ok(()) => std::mem::forget(guard),
+                Err(violation) => {
+                    tracing::error!(%violation, "the cluster core is in a state that must not be");
+                }
+            }
+        })?;
+        Ok(Self { sender, metrics })
+    }
+
+    /// Tells what a session or a pool saw; may be lost.
+    pub(crate) fn observe(&self, observation: Observation) {
+        self.send(Event::Observed(observation));
+    }
+
+    /// Tells the core something; dropped and counted when it is behind.
+    pub(crate) fn send(&self, event: Event) {
+        if self.sender.try_send(Message::Event(event)).is_err() {
+            self.metrics.observations_dropped.inc();
+        }
+    }
+
+    /// Gives an administrator's command, or a reload, and waits until it is carried out.
+    ///
+    /// # Errors
+    /// The core refuses it, or does not take it.
+    pub(crate) async fn command(&self, event: Event) -> Result<(), CommandError> {
+        let (reply, answer) = oneshot::channel();
+        match self.sender.try_send(Message::Command(event, reply)) {
+            Ok(()) => Ok(answer.await.map_err(|_| CommandError::Busy)??),
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => Err(CommandError::Busy),
+        }
+    }
+}
+
+/// Ends the process when the actor's thread ends other than by plan.
+struct EndTheProcess;
+
+impl Drop for EndTheProcess {
+    fn drop(&mut self) {
+        tracing::error!("the cluster's thread has failed; pgweir ends and is to be started again");
+        std::process::exit(EX_SOFTWARE);
+    }
+}
+
+struct Actor {
+    core: Core,
+    outlets: Outlets,
+}
+
+impl Actor {
+    fn run(mut self, receiver: &Receiver<Message>) -> Result<(), Violation> {
+        let mut ticked = Instant::now();
+        loop {
+            match receiver.recv_timeout(TICK.saturating_sub(ticked.elapsed())) {
+                // Only commands are refused.
+                Ok(Message::Event(event)) => {
+                    let _ = self.step(event)?;
+                }
+                Ok(Message::Command(event, reply)) => {
+                    let outcome = self.step(event)?;
+                    // Whoever asked may be gone.
+                    let _ = reply.send(outcome);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            if ticked.elapsed() >= TICK {
+                ticked = Instant::now();
+                let _ = self.step(Event::Tick)?;
+            }
+        }
+    }
+
+    fn step(&mut self, event: Event) -> Result<Result<(), Refusal>, Violation> {
+        let reports_change = !matches!(event, Event::Observed(_) | Event::Tick);
+        let actions = self.core.step(self.outlets.clock.now(), event);
+        self.core.check_invariants()?;
+        let mut outcome = Ok(());
+        for action in actions {
+            match action {
+                Action::Publish(topology) => self.publish(topology),
+                Action::Probe { node, after } => self.outlets.wakes.wake(node, after),
+                Action::Record(record) => self.record(record),
+                Action::Refused(refusal) => outcome = Err(refusal),
+            }
+        }
+        if reports_change {
+            self.outlets.reports.publish(self.core.reports());
+        }
+        Ok(outcome)
+    }
+
+    fn publish(&self, topology: Topology) {
+        let metrics = &self.outlets.metrics;
+        metrics.topology_epoch.set(i64::try_from(topology.epoch.0).unwrap_or(i64::MAX));
+        for handles in metrics.nodes() {
+            let Some(node) = topology.node(NodeId(handles.label().id)) else { continue };
+            handles.up.set(i64::from(node.state == NodeState::Up));
+            handles.set_role(node.role.as_str());
+        }
+        self.outlets.topology.publish(topology);
+    }
+
+    fn record(&self, record: Record) {
+        let topology = self.core.topology();
+        let name = |id: NodeId| topology.node(id).map(address).unwrap_or_default();
+        match record {
+            Record::StateChange { node, from, to, reason } => {
+                let (from, to, reason) = (from.as_str(), to.as_str(), reason.as_str());
+                if to == NodeState::Up.as_str() || from == NodeState::Waiting.as_str() && to != "down" {
+                    tracing::info!(node = node.0, address = name(node), from, to, reason, "node state");
+                } else {
+                    tracing::warn!(node = node.0, address = name(node), from, to, reason, "node state");
+                }
+            }
+            Record::RoleChange { node, from, to } => {
+                let (from, to) = (from.as_str(), to.as_str());
+                tracing::info!(node = node.0, address = name(node), from, to, "node role");
+            }
+            Record::PrimaryChange { from, to: Some(to), timeline } => {
+                let from = from.map(|id| id.0);
+                tracing::info!(node = to.0, address = name(to), from, timeline, "writes go to this primary");
+            }
+            Record::PrimaryChange { from, to: None, .. } => {
+                let from = from.map(|id| id.0);
+                tracing::warn!(from, "there is no primary: writes are refused");
+            }
+            Record::CheckTrouble { node, failure, in_a_row } => {
+                let failure = failure.as_str();
+                tracing::warn!(node = node.0, address = name(node), failure, in_a_row, "health check failed");
+            }
+            Record::Reconfigured { nodes } => tracing::info!(nodes, "the nodes are configured anew"),
+        }
+    }
+}
+
+/// How the log names a node.
+fn address(node: &Node) -> String {
+    format!("{}:{}", node.hostname, node.port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::specs;
+    use crate::vocabulary::Words;
+    use cluster::{Facts, Insist};
+
+    struct Running {
+        cluster: Cluster,
+        topology: Published<Topology>,
+        reports: Published<Vec<NodeReport>>,
+        metrics: Arc<Metrics>,
+        clock: Clock,
+    }
+
+    fn start() -> Running {
+        let config = config::parse("backends: [{hostname: db0}, {hostname: db1}]", "test").unwrap();
+        let clock = Clock::start();
+        let metrics = Arc::new(Metrics::new(&Words::new().vocabulary(), clock.started_at()).unwrap());
+        metrics.set_nodes(&specs::labels(&config)).unwrap();
+        let core = Core::new(specs::settings(&config), specs::nodes(&config), clock.now());
+        let (topology, reports) = (Published::new(core.topology().clone()), Published::new(core.reports()));
+        let outlets = Outlets {
+            topology: topology.clone(),
+            reports: reports.clone(),
+            wakes: Wakes::default(),
+            metrics: Arc::clone(&metrics),
+            clock,
+        };
+        Running { cluster: Cluster::start(core, outlets).unwrap(), topology, reports, metrics, clock }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn reports_become_a_topology_and_commands_are_answered() {
+        let running = start();
+        for (id, in_recovery) in [(0, false), (1, true)] {
+            let facts = Facts { in_recovery, timeline: Some(1), system_identifier: Some(1), lsn: None };
+            running.cluster.send(Event::CheckOk { node: NodeId(id), started: running.clock.now(), facts });
+        }
+        // A command is answered after everything that was sent before it.
+        let refused =
+            running.cluster.command(Event::AdminDetach { node: NodeId(0), insist: Insist::No }).await;
+        assert!(matches!(refused, Err(CommandError::Refused(Refusal::IsPrimary(NodeId(0))))), "{refused:?}");
+        assert_eq!(running.topology.load().primary, Some(NodeId(0)));
+        assert_eq!(running.reports.load()[1].answers, Some(true));
+        assert_eq!(running.metrics.nodes()[1].up.get(), 1);
+        assert!(
+            running.metrics.encode().unwrap().contains("pgweir_node_role{node=\"0\",role=\"primary\"} 1")
+        );
+        running.cluster.command(Event::AdminDetach { node: NodeId(1), insist: Insist::No }).await.unwrap();
+        assert_eq!(running.topology.load().node(NodeId(1)).map(|node| node.state), Some(NodeState::Down));
+        assert_eq!(running.metrics.nodes()[1].up.get(), 0);
+    }
+}

@@ -1,0 +1,196 @@
+//! The command line: what there is, and how a command's end becomes an exit code.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use config::{Config, ConfigErrors};
+
+use crate::{check, demo, passwd, remote, route, run, status};
+
+/// The arguments cannot be used (`EX_USAGE` of sysexits.h).
+const EX_USAGE: u8 = 64;
+/// The configuration is refused (`EX_CONFIG` of sysexits.h).
+const EX_CONFIG: u8 = 78;
+
+/// Load balancing, pooling and high availability for PostgreSQL.
+#[derive(Debug, Parser)]
+#[command(name = "pgweir", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run in the foreground
+    Run(ConfigFile),
+    /// Validate a configuration file
+    Check {
+        /// The configuration file
+        file: PathBuf,
+    },
+    /// Make the running pgweir read its configuration again
+    Reload(ConfigFile),
+    /// Stop the running pgweir
+    Stop {
+        #[command(flatten)]
+        file: ConfigFile,
+        /// How: let transactions finish, tell the sessions goodbye now, or just end
+        #[arg(short, long, value_enum, default_value_t = StopMode::Smart)]
+        mode: StopMode,
+    },
+    /// Show what the running pgweir is doing
+    Status {
+        #[command(flatten)]
+        file: ConfigFile,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Tell where a statement would go, and why
+    Route {
+        #[command(flatten)]
+        file: ConfigFile,
+        /// The statement
+        sql: String,
+    },
+    /// Make a line for pool_passwd
+    Passwd {
+        /// The user
+        user: String,
+        /// How the secret is kept
+        #[arg(long, value_enum, default_value_t = passwd::Method::Scram)]
+        method: passwd::Method,
+    },
+    /// Run a primary, two standbys and pgweir in a directory, to try things out
+    Demo(demo::DemoArgs),
+}
+
+#[derive(Debug, Args)]
+struct ConfigFile {
+    /// The configuration file
+    #[arg(short = 'f', long = "file")]
+    file: PathBuf,
+}
+
+/// How to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StopMode {
+    /// Transactions finish first.
+    Smart,
+    /// Sessions are told goodbye now.
+    Fast,
+    /// The process ends at once.
+    Immediate,
+}
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The configuration is refused.
+    Config(ConfigErrors),
+    /// Anything else.
+    Other(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+/// Runs the command of this process's arguments.
+pub(crate) fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Where to print to is clap's knowledge; a closed pipe is nobody's fault.
+            let _ = error.print();
+            return match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+                _ => ExitCode::from(EX_USAGE),
+            };
+        }
+    };
+    match execute(cli.command) {
+        Ok(code) => code,
+        Err(Failure::Config(errors)) => {
+            complain(&errors.to_string());
+            ExitCode::from(EX_CONFIG)
+        }
+        Err(Failure::Other(error)) => {
+            complain(&format!("pgweir: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Run(file) => run::run(&file.file),
+        Command::Check { file } => check::check(&file),
+        Command::Reload(file) => remote::reload(&file.file),
+        Command::Stop { file, mode } => remote::stop(&file.file, mode),
+        Command::Status { file, json } => status::status(&file.file, json),
+        Command::Route { file, sql } => route::route(&file.file, &sql),
+        Command::Passwd { user, method } => passwd::passwd(&user, method),
+        Command::Demo(args) => Ok(demo::run(&args)?),
+    }
+}
+
+/// Reads and validates the configuration.
+pub(crate) fn load(file: &Path) -> Result<Config, Failure> {
+    config::load(file).map_err(Failure::Config)
+}
+
+/// Writes to the standard output; a reader that went away is not an error.
+pub(crate) fn say(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let written =
+        out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Writes to the standard error output, where there is nobody to tell when that fails.
+pub(crate) fn complain(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_command_line_is_the_documented_one() {
+        for line in [
+            "run -f pgweir.yaml",
+            "check pgweir.yaml",
+            "reload -f pgweir.yaml",
+            "stop -f pgweir.yaml",
+            "stop -m fast -f pgweir.yaml",
+            "stop -m immediate -f pgweir.yaml",
+            "status --json -f pgweir.yaml",
+            "route -f pgweir.yaml select",
+            "passwd bob --method md5",
+            "demo",
+        ] {
+            let parsed = Cli::try_parse_from(["pgweir"].into_iter().chain(line.split(' ')));
+            assert!(parsed.is_ok(), "{line}: {parsed:?}");
+        }
+        for line in ["run", "stop -m gently -f x", "check", "route -f x", "top", "status"] {
+            assert!(Cli::try_parse_from(["pgweir"].into_iter().chain(line.split(' '))).is_err(), "{line}");
+        }
+    }
+}

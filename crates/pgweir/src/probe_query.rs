@@ -1,0 +1,192 @@
+//! What a probe asks a node, and how the answer reads.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::{ConnectFailure, Facts, Lsn};
+use protocol::auth::Learned;
+use proxy::connect::{
+    ConnectError, ConnectOptions, Connected, NodeAddress, QueryError, connect, credentials, query,
+};
+
+use crate::specs::ProbeSpec;
+
+/// All that we want to know. PostgreSQL 10 and later; what it calls is open to every user unless somebody revoked it.
+/// `pg_control_checkpoint()` lags behind a promotion, so a primary's timeline is read from the name of its WAL file,
+/// which cannot be asked for in recovery.
+const FACTS: &str = "SELECT recovering, \
+     CASE WHEN recovering THEN (SELECT timeline_id::text FROM pg_catalog.pg_control_checkpoint()) END, \
+     CASE WHEN NOT recovering \
+          THEN substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8) END, \
+     (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
+     CASE WHEN recovering THEN pg_catalog.pg_last_wal_replay_lsn() \
+          ELSE pg_catalog.pg_current_wal_insert_lsn() END \
+     FROM pg_catalog.pg_is_in_recovery() AS recovering";
+/// What we cannot do without.
+const ROLE: &str = "SELECT pg_catalog.pg_is_in_recovery()";
+
+/// Why a check failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProbeError {
+    /// No connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// A connection, and no answer.
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    /// An answer that is none to our question.
+    #[error("the answer to the health check makes no sense")]
+    Nonsense,
+}
+
+/// What a failure is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The node, or the way to it.
+    Node(ConnectFailure),
+    /// This machine: it has no file, port or buffer left. That says nothing about the node.
+    Ours,
+}
+
+impl ProbeError {
+    /// What the failure is about.
+    pub(crate) fn fault(&self) -> Fault {
+        match self {
+            Self::Connect(ConnectError::Unreachable(error) | ConnectError::Resolve(error))
+                if is_ours(error) =>
+            {
+                Fault::Ours
+            }
+            Self::Connect(error) => Fault::Node(error.kind()),
+            Self::Query(QueryError::Server(error))
+                if error.code().is_some_and(|code| code.is_not_ready()) =>
+            {
+                Fault::Node(ConnectFailure::NotReady)
+            }
+            Self::Query(QueryError::Server(_) | QueryError::Write(_)) => {
+                Fault::Node(ConnectFailure::Rejected)
+            }
+            Self::Query(QueryError::TimedOut) => Fault::Node(ConnectFailure::TimedOut),
+            Self::Query(QueryError::Lost(_) | QueryError::Closed) => Fault::Node(ConnectFailure::Unreachable),
+            Self::Query(QueryError::Protocol(_)) | Self::Nonsense => Fault::Node(ConnectFailure::Protocol),
+        }
+    }
+}
+
+/// Errors of `socket` and `connect` that this machine's own shortage causes.
+fn is_ours(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    const SHORTAGES: [Errno; 6] =
+        [Errno::MFILE, Errno::NFILE, Errno::ADDRNOTAVAIL, Errno::NOBUFS, Errno::NOMEM, Errno::AGAIN];
+    error.raw_os_error().is_some_and(|code| SHORTAGES.iter().any(|shortage| shortage.raw_os_error() == code))
+}
+
+/// How much a node answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Everything,
+    /// The check user may not ask for more.
+    Role,
+}
+
+/// A probe's connection.
+pub(crate) struct Link {
+    connected: Connected,
+    scope: Scope,
+    within: Duration,
+}
+
+impl Link {
+    /// Connects and logs in.
+    pub(crate) async fn connect(spec: &ProbeSpec) -> Result<Self, ProbeError> {
+        let options = ConnectOptions {
+            address: Arc::new(NodeAddress {
+                hostname: spec.backend.hostname.clone(),
+                port: spec.backend.port,
+            }),
+            user: spec.check.user.clone(),
+            database: spec.check.database.clone(),
+            params: vec![("application_name".to_owned(), "pgweir".to_owned())],
+            credentials: credentials(spec.secret.as_ref(), &Learned::Nothing),
+            connect_timeout: spec.check.timeout,
+            keepalive: spec.keepalive,
+        };
+        let connected = connect(&options).await?;
+        Ok(Self { connected, scope: Scope::Everything, within: spec.check.timeout })
+    }
+
+    /// Asks; when the node refuses to tell everything, for what is needed.
+    pub(crate) async fn ask(&mut self) -> Result<Facts, ProbeError> {
+        if self.scope == Scope::Everything {
+            match query(&mut self.connected, FACTS, self.within).await {
+                Ok(rows) => return facts(&rows).ok_or(ProbeError::Nonsense),
+                Err(error @ QueryError::Server(_)) if error.is_connection_usable() => {
+                    tracing::info!(%error, "the check user may not see timelines and positions; roles are seen");
+                    self.scope = Scope::Role;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let rows = query(&mut self.connected, ROLE, self.within).await?;
+        facts(&rows).ok_or(ProbeError::Nonsense)
+    }
+}
+
+/// Reads the one row: recovering, the standby's timeline, the primary's, the system identifier, the position.
+fn facts(rows: &[Vec<Option<String>>]) -> Option<Facts> {
+    let [row] = rows else { return None };
+    let text = |column: usize| row.get(column)?.as_deref();
+    let in_recovery = match text(0)? {
+        "t" => true,
+        "f" => false,
+        _ => return None,
+    };
+    let standby = text(1).and_then(|text| text.parse().ok());
+    let primary = text(2).and_then(|text| u32::from_str_radix(text, 16).ok());
+    Some(Facts {
+        in_recovery,
+        timeline: standby.or(primary),
+        system_identifier: text(3).and_then(|text| text.parse::<i64>().ok()).map(i64::cast_unsigned),
+        lsn: text(4).and_then(Lsn::parse),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(values: [Option<&str>; 5]) -> Vec<Vec<Option<String>>> {
+        vec![values.map(|value| value.map(str::to_owned)).to_vec()]
+    }
+
+    #[test]
+    fn answers_are_read() {
+        let primary = row([Some("f"), None, Some("0000000A"), Some("7290000000000000001"), Some("1/2000")]);
+        let expected = Facts {
+            in_recovery: false,
+            timeline: Some(10),
+            system_identifier: Some(7_290_000_000_000_000_001),
+            lsn: Some(Lsn(0x1_0000_2000)),
+        };
+        assert_eq!(facts(&primary), Some(expected));
+        let standby = row([Some("t"), Some("10"), None, Some("7290000000000000001"), None]);
+        assert_eq!(facts(&standby), Some(Facts { in_recovery: true, lsn: None, ..expected }));
+        let role = vec![vec![Some("t".to_owned())]];
+        let nothing = Facts { in_recovery: true, timeline: None, system_identifier: None, lsn: None };
+        assert_eq!(facts(&role), Some(nothing));
+        for bad in [vec![], vec![vec![]], row([Some("maybe"), None, None, None, None]), row([None; 5])] {
+            assert_eq!(facts(&bad), None);
+        }
+    }
+
+    #[test]
+    fn a_shortage_here_is_not_the_nodes_fault() {
+        let unreachable =
+            |code: i32| ProbeError::from(ConnectError::Unreachable(io::Error::from_raw_os_error(code)));
+        let errno = |errno: rustix::io::Errno| errno.raw_os_error();
+        assert_eq!(unreachable(errno(rustix::io::Errno::MFILE)).fault(), Fault::Ours);
+        let refused = unreachable(errno(rustix::io::Errno::CONNREFUSED)).fault();
+        assert_eq!(refused, Fault::Node(ConnectFailure::Unreachable));
+    }
+}

@@ -1,0 +1,190 @@
+//! The health checks: one task per node that asks it, in time and whenever the core wants to know.
+//!
+//! A probe decides nothing; it reports. It keeps its connection between checks, so that a check costs one round
+//! trip, and so that the end of that connection is evidence.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::{ConnectFailure, Event, Evidence, Facts, NodeId};
+use parking_lot::Mutex;
+use telemetry::Tasks;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::actor::Cluster;
+use crate::clock::Clock;
+use crate::probe_query::{Fault, Link, ProbeError};
+use crate::specs::ProbeSpec;
+
+/// Who can be woken: one bell per node.
+#[derive(Clone, Default)]
+pub(crate) struct Wakes(Arc<Mutex<Vec<Arc<Bell>>>>);
+
+/// Asks one probe to check, at a time.
+#[derive(Default)]
+struct Bell {
+    due: Mutex<Option<Instant>>,
+    rung: Notify,
+}
+
+impl Wakes {
+    /// Asks for a check of that node after that time, besides the regular ones.
+    pub(crate) fn wake(&self, node: NodeId, after: Duration) {
+        let Some(bell) = self.0.lock().get(node.index()).map(Arc::clone) else { return };
+        let at = Instant::now() + after;
+        {
+            let mut due = bell.due.lock();
+            *due = Some(due.map_or(at, |due| due.min(at)));
+        }
+        bell.rung.notify_one();
+    }
+
+    fn replace(&self, count: usize) -> Vec<Arc<Bell>> {
+        let bells: Vec<Arc<Bell>> = (0..count).map(|_| Arc::default()).collect();
+        self.0.lock().clone_from(&bells);
+        bells
+    }
+}
+
+/// The probes of all nodes.
+pub(crate) struct Probes {
+    tasks: Tasks,
+    wakes: Wakes,
+    cluster: Cluster,
+    clock: Clock,
+    specs: Vec<ProbeSpec>,
+    running: Vec<JoinHandle<()>>,
+}
+
+impl Probes {
+    /// No probe yet.
+    pub(crate) fn new(tasks: Tasks, wakes: Wakes, cluster: Cluster, clock: Clock) -> Self {
+        Self { tasks, wakes, cluster, clock, specs: Vec::new(), running: Vec::new() }
+    }
+
+    /// Whether these are the probes that run.
+    pub(crate) fn are(&self, specs: &[ProbeSpec]) -> bool {
+        self.specs == specs
+    }
+
+    /// Ends all probes. After this no report under the old ids is made any more.
+    pub(crate) async fn stop(&mut self) {
+        for task in self.running.drain(..) {
+            task.abort();
+            // It was cancelled, which is what the error says.
+            let _ = task.await;
+        }
+    }
+
+    /// Starts a probe for each node; call [`Probes::stop`] first.
+    pub(crate) fn start(&mut self, specs: Vec<ProbeSpec>) {
+        let bells = self.wakes.replace(specs.len());
+        for (spec, bell) in specs.iter().zip(bells) {
+            let probe = Probe {
+                spec: spec.clone(),
+                bell,
+                cluster: self.cluster.clone(),
+                clock: self.clock,
+                link: None,
+                said: None,
+            };
+            self.running.push(self.tasks.spawn("probe", probe.run()));
+        }
+        self.specs = specs;
+    }
+}
+
+/// One node's probe.
+struct Probe {
+    spec: ProbeSpec,
+    bell: Arc<Bell>,
+    cluster: Cluster,
+    clock: Clock,
+    link: Option<Link>,
+    /// What was said last about its failures: the same is not said twice.
+    said: Option<String>,
+}
+
+impl Probe {
+    async fn run(mut self) {
+        loop {
+            let begun = Instant::now();
+            if let Some(event) = self.check().await {
+                self.cluster.send(event);
+            }
+            self.rest(begun + self.spec.period).await;
+        }
+    }
+
+    /// Waits for the next regular check, or for the time that the core has asked for.
+    async fn rest(&self, regular: Instant) {
+        loop {
+            let due = self.bell.due.lock().map_or(regular, |due| due.min(regular));
+            tokio::select! {
+                () = sleep_until(due) => break,
+                () = self.bell.rung.notified() => {}
+            }
+        }
+        *self.bell.due.lock() = None;
+    }
+
+    /// One check, and what to report of it.
+    async fn check(&mut self) -> Option<Event> {
+        let (node, started) = (self.spec.node, self.clock.now());
+        let had_link = self.link.is_some();
+        // Dropping what is under way closes the connection.
+        let outcome = timeout(self.spec.check.timeout, Box::pin(self.ask())).await;
+        let failure = match outcome {
+            Ok(Ok(facts)) => {
+                self.said = None;
+                return Some(Event::CheckOk { node, started, facts });
+            }
+            Ok(Err(error)) => self.failure(&error)?,
+            Err(_) => ConnectFailure::TimedOut,
+        };
+        let lost = had_link && failure == ConnectFailure::Unreachable;
+        let evidence = if lost { Evidence::ConnectionLost } else { Evidence::ConnectOnly };
+        Some(Event::CheckFailed { node, started, failure, evidence })
+    }
+
+    /// Asks over the connection that is there; when it turns out to be broken, over a new one.
+    async fn ask(&mut self) -> Result<Facts, ProbeError> {
+        if let Some(mut link) = self.link.take() {
+            match link.ask().await {
+                Ok(facts) => {
+                    self.link = Some(link);
+                    return Ok(facts);
+                }
+                Err(error) => tracing::debug!(node = self.spec.node.0, %error, "check connection lost"),
+            }
+        }
+        let mut link = Link::connect(&self.spec).await?;
+        let facts = link.ask().await?;
+        self.link = Some(link);
+        Ok(facts)
+    }
+
+    /// What the node said in words is for the log, once; the core needs its kind.
+    fn failure(&mut self, error: &ProbeError) -> Option<ConnectFailure> {
+        let text = error.to_string();
+        if self.said.as_ref() != Some(&text) {
+            let ProbeSpec { node, backend, check, .. } = &self.spec;
+            let address = backend.to_string();
+            tracing::warn!(
+                node = node.0,
+                address,
+                user = check.user,
+                database = check.database,
+                error = text,
+                "health check"
+            );
+            self.said = Some(text);
+        }
+        match error.fault() {
+            Fault::Node(failure) => Some(failure),
+            Fault::Ours => None,
+        }
+    }
+}

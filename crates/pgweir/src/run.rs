@@ -1,0 +1,293 @@
+//! `pgweir run`: the supervisor. Starts everything in order, then serves signals and the console's commands until
+//! the end.
+//!
+//! The main thread is the control plane: probes, HTTP, signals, reloads. The cluster core has a thread of its own,
+//! and so have the proxy's workers.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use admin::view::{ProcessState, Shutdown};
+use admin::{AdminConsole, AdminView};
+use anyhow::Context;
+use cluster::{Core, NodeReport, Topology};
+use config::Config;
+use proxy::{Deps, Proxy, ShutdownMode};
+use telemetry::logging::{self, Logging};
+use telemetry::{Metrics, Published, Tasks};
+use tokio::sync::mpsc;
+
+use crate::actor::{Cluster, Outlets};
+use crate::cli::{Failure, load};
+use crate::clock::Clock;
+use crate::control::{self, Already, Command, Control};
+use crate::pid_file::PidFile;
+use crate::probes::{Probes, Wakes};
+use crate::reload::Reloader;
+use crate::signals::{Asked, Signals};
+use crate::stopping::{Step, Stopping};
+use crate::view::View;
+use crate::vocabulary::Words;
+use crate::{files, http, specs};
+
+/// How long the start waits for the nodes' first answers before clients are let in. With a node that does not answer
+/// it takes that long.
+const FIRST_ANSWERS: Duration = Duration::from_millis(1500);
+
+/// Runs until a signal or the console ends it.
+///
+/// # Errors
+/// The configuration is refused, another pgweir runs, or something cannot be started.
+pub(crate) fn run(file: &Path) -> Result<ExitCode, Failure> {
+    let clock = Clock::start();
+    let config = load(file)?;
+    let logging = logging::init(&specs::logging(&config))?;
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    let pid_file = config.pid_file.as_deref().map(PidFile::create).transpose()?;
+    let file_limit = files::raise_limit();
+    files::compare(specs::files(&config), file_limit);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let tasks = Tasks::new(tokio::runtime::Handle::current());
+        let signals = Signals::new().context("cannot take over the signals")?;
+        let start = Start { clock, file, file_limit, logging, tasks };
+        let mut supervisor = start.start(config, signals).await?;
+        supervisor.serve().await;
+        supervisor.proxy.stop();
+        tracing::info!("pgweir has ended");
+        Ok::<(), anyhow::Error>(())
+    })?;
+    drop(pid_file);
+    // What the runtime still has (checks under way, HTTP connections) is not waited for.
+    runtime.shutdown_background();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the start has to begin with.
+struct Start<'a> {
+    clock: Clock,
+    file: &'a Path,
+    file_limit: Option<u64>,
+    logging: Logging,
+    tasks: Tasks,
+}
+
+/// What the parts share.
+struct Shared {
+    config: Published<Config>,
+    topology: Published<Topology>,
+    reports: Published<Vec<NodeReport>>,
+    state: Published<ProcessState>,
+    metrics: Arc<Metrics>,
+    proxy: Arc<OnceLock<Arc<Proxy>>>,
+}
+
+impl Start<'_> {
+    async fn start(self, config: Config, signals: Signals) -> anyhow::Result<Supervisor> {
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), file = %self.file.display(), "pgweir starts");
+        let metrics = Arc::new(Metrics::new(&Words::new().vocabulary(), self.clock.started_at())?);
+        metrics.set_nodes(&specs::labels(&config))?;
+        let core = Core::new(specs::settings(&config), specs::nodes(&config), self.clock.now());
+        let probe_specs = specs::probes(&config);
+        let shared = Shared {
+            topology: Published::new(core.topology().clone()),
+            reports: Published::new(core.reports()),
+            state: Published::new(ProcessState::Active),
+            proxy: Arc::default(),
+            config: Published::new(config),
+            metrics,
+        };
+        let wakes = Wakes::default();
+        let cluster = self.start_cluster(core, &shared, wakes.clone())?;
+        let mut probes = Probes::new(self.tasks.clone(), wakes, cluster.clone(), self.clock);
+        probes.start(probe_specs);
+        first_answers(&shared.topology).await;
+
+        let (control, commands) = control::channel();
+        let view: Arc<dyn AdminView> = Arc::new(self.view(&shared));
+        http::start(&shared.config.load(), &self.tasks, &view, &shared.metrics).await?;
+        let proxy = self.start_proxy(&shared, &cluster, view, control)?;
+        let reloader = Reloader {
+            file: self.file.to_owned(),
+            config: shared.config.clone(),
+            logging: self.logging,
+            metrics: shared.metrics,
+            cluster,
+            probes,
+            proxy: Arc::clone(&proxy),
+            file_limit: self.file_limit,
+        };
+        let stopping = Stopping::default();
+        tracing::info!("pgweir is ready");
+        Ok(Supervisor {
+            clock: self.clock,
+            signals,
+            commands,
+            reloader,
+            proxy,
+            stopping,
+            state: shared.state,
+        })
+    }
+
+    fn start_cluster(&self, core: Core, shared: &Shared, wakes: Wakes) -> anyhow::Result<Cluster> {
+        let outlets = Outlets {
+            topology: shared.topology.clone(),
+            reports: shared.reports.clone(),
+            wakes,
+            metrics: Arc::clone(&shared.metrics),
+            clock: self.clock,
+        };
+        Cluster::start(core, outlets).context("cannot start the cluster's thread")
+    }
+
+    fn view(&self, shared: &Shared) -> View {
+        View {
+            clock: self.clock,
+            config: shared.config.clone(),
+            topology: shared.topology.clone(),
+            reports: shared.reports.clone(),
+            state: shared.state.clone(),
+            metrics: Arc::clone(&shared.metrics),
+            proxy: Arc::clone(&shared.proxy),
+        }
+    }
+
+    fn start_proxy(
+        &self,
+        shared: &Shared,
+        cluster: &Cluster,
+        view: Arc<dyn AdminView>,
+        control: Control,
+    ) -> anyhow::Result<Arc<Proxy>> {
+        let cluster = cluster.clone();
+        let deps = Deps {
+            config: shared.config.clone(),
+            topology: shared.topology.clone(),
+            console: Arc::new(AdminConsole::new(view, Arc::new(control))),
+            observe: Arc::new(move |observation| cluster.observe(observation)),
+            metrics: Arc::clone(&shared.metrics),
+        };
+        let proxy = Proxy::start(deps, &self.tasks)?;
+        // Set once, here: the start happens once.
+        let _ = shared.proxy.set(Arc::clone(&proxy));
+        Ok(proxy)
+    }
+}
+
+/// Waits until the core has made up its mind for the first time.
+async fn first_answers(topology: &Published<Topology>) {
+    let mut changes = topology.changes();
+    let settled = async {
+        while topology.load().epoch.0 == 0 {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    };
+    if tokio::time::timeout(FIRST_ANSWERS, settled).await.is_err() {
+        tracing::warn!("no node has answered yet; clients are let in all the same");
+    }
+}
+
+/// The running pgweir.
+struct Supervisor {
+    clock: Clock,
+    signals: Signals,
+    commands: mpsc::Receiver<Command>,
+    reloader: Reloader,
+    proxy: Arc<Proxy>,
+    stopping: Stopping,
+    state: Published<ProcessState>,
+}
+
+/// What woke the supervisor.
+enum Woken {
+    Signal(Asked),
+    Command(Command),
+    Drained,
+    Late,
+}
+
+impl Supervisor {
+    /// Serves until the end has come.
+    async fn serve(&mut self) {
+        while self.stopping.mode() != Some(Shutdown::Immediate) {
+            match self.wait().await {
+                Woken::Signal(asked) => self.signal(asked).await,
+                Woken::Command(command) => self.command(command).await,
+                Woken::Drained => return,
+                Woken::Late => {
+                    let step = self.stopping.escalate(self.clock.now());
+                    tracing::warn!("sessions are still there; the stop becomes stricter");
+                    self.take(step);
+                }
+            }
+        }
+    }
+
+    async fn wait(&mut self) -> Woken {
+        let timeout = self.reloader.config.load().shutdown_timeout;
+        let deadline = self.stopping.deadline(timeout);
+        let left = deadline.map(|deadline| deadline.0.saturating_sub(self.clock.now().0));
+        let ending = deadline.is_some();
+        tokio::select! {
+            asked = self.signals.next() => Woken::Signal(asked),
+            Some(command) = self.commands.recv() => Woken::Command(command),
+            () = self.proxy.drained(), if ending => Woken::Drained,
+            () = tokio::time::sleep(left.unwrap_or_default()), if ending => Woken::Late,
+        }
+    }
+
+    async fn signal(&mut self, asked: Asked) {
+        let now = self.clock.now();
+        let step = match asked {
+            Asked::Terminate => self.stopping.terminate(now),
+            Asked::Fast => self.stopping.ask(Shutdown::Fast, now),
+            Asked::Immediate => self.stopping.ask(Shutdown::Immediate, now),
+            Asked::Reload => {
+                // Told in the log and the metrics.
+                let _ = self.reloader.reload().await;
+                Step::Nothing
+            }
+            Asked::ReopenLogs => {
+                if let Err(error) = self.reloader.logging.reopen() {
+                    tracing::error!(%error, "cannot reopen the log");
+                }
+                Step::Nothing
+            }
+        };
+        self.take(step);
+    }
+
+    async fn command(&mut self, command: Command) {
+        match command {
+            // Whoever asked may be gone by the time of the answer, here and below.
+            Command::Reload(reply) => {
+                let _ = reply.send(self.reloader.reload().await);
+            }
+            Command::Shutdown(mode, reply) => {
+                let step = self.stopping.ask(mode, self.clock.now());
+                let outcome = if step == Step::Nothing { Err(Already) } else { Ok(()) };
+                let _ = reply.send(outcome);
+                self.take(step);
+            }
+        }
+    }
+
+    fn take(&self, step: Step) {
+        let Step::Begin(mode) = step else { return };
+        let (mode, word) = match mode {
+            Shutdown::Smart => (ShutdownMode::Smart, "smart"),
+            Shutdown::Fast => (ShutdownMode::Fast, "fast"),
+            Shutdown::Immediate => (ShutdownMode::Immediate, "immediate"),
+        };
+        tracing::info!(mode = word, "pgweir stops");
+        self.state.publish(ProcessState::Stopping);
+        self.proxy.shutdown(mode);
+    }
+}

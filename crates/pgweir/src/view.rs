@@ -1,0 +1,230 @@
+//! What the console and HTTP show, gathered from snapshots: topology, reports, configuration, counters, registry.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use admin::AdminView;
+use admin::view::{
+    ClientRow, ClientState, Delay, Endpoint, ErrorCounts, NodeRow, PoolRow, ProcessInfo, ProcessState,
+    ServerRow, ServerState, StatementCounts,
+};
+use cluster::{Facts, Node, NodeId, NodeReport, Role, Topology};
+use config::Config;
+use proxy::Proxy;
+use proxy::pool::Pool;
+use proxy::registry::{self, ClientEntry, Flag, Peer, ServerEntry};
+use telemetry::metrics::{Kind, NodeMetrics, Severity};
+use telemetry::{Metrics, Published};
+
+use crate::clock::Clock;
+
+/// The snapshots. The proxy comes last to life and is bound late: it needs the console, which needs this.
+pub(crate) struct View {
+    pub(crate) clock: Clock,
+    pub(crate) config: Published<Config>,
+    pub(crate) topology: Published<Topology>,
+    pub(crate) reports: Published<Vec<NodeReport>>,
+    pub(crate) state: Published<ProcessState>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) proxy: Arc<OnceLock<Arc<Proxy>>>,
+}
+
+impl View {
+    fn node(&self, node: &Node, report: Option<NodeReport>, counters: Option<&NodeMetrics>) -> NodeRow {
+        let facts = report.and_then(|report| report.facts);
+        NodeRow {
+            id: node.id,
+            hostname: node.hostname.to_string(),
+            port: node.port,
+            state: node.state,
+            answers: report.and_then(|report| report.answers),
+            weight: node.weight,
+            role: node.role,
+            seen_role: facts.map_or(Role::Unknown, seen_role),
+            delay: node.replay_lag.map(Delay::Bytes),
+            replication_state: String::new(),
+            sync_state: String::new(),
+            changed_at: self.clock.wall(node.changed_at),
+            statements: counters.map(statements).unwrap_or_default(),
+            errors: counters.map(errors).unwrap_or_default(),
+            address: node.hostname.parse().ok(),
+            timeline: facts.and_then(|facts| facts.timeline),
+            lsn: facts.and_then(|facts| facts.lsn).map(|lsn| lsn.0),
+            fresh_as_of: None,
+        }
+    }
+}
+
+impl AdminView for View {
+    fn process(&self) -> ProcessInfo {
+        ProcessInfo {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            started_at: self.clock.started_at(),
+        }
+    }
+
+    fn state(&self) -> ProcessState {
+        *self.state.load()
+    }
+
+    fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn epoch(&self) -> u64 {
+        self.topology.load().epoch.0
+    }
+
+    fn config(&self) -> Arc<Config> {
+        self.config.load()
+    }
+
+    fn nodes(&self) -> Vec<NodeRow> {
+        let (topology, reports, counters) = (self.topology.load(), self.reports.load(), self.metrics.nodes());
+        let row = |node: &Node| {
+            let counters = counters.iter().find(|counters| counters.label().id == node.id.0);
+            self.node(node, reports.get(node.id.index()).copied(), counters.map(|counters| &**counters))
+        };
+        topology.nodes.iter().map(row).collect()
+    }
+
+    fn pools(&self) -> Vec<PoolRow> {
+        let config = self.config.load();
+        let pools = self.proxy.get().map(|proxy| proxy.pools()).unwrap_or_default();
+        pools.iter().map(|pool| pool_row(pool, &config)).collect()
+    }
+
+    fn clients(&self) -> Vec<ClientRow> {
+        let clients = self.proxy.get().map(|proxy| proxy.registry().clients()).unwrap_or_default();
+        let now = SystemTime::now();
+        clients.iter().map(|client| client_row(client, now)).collect()
+    }
+
+    fn servers(&self) -> Vec<ServerRow> {
+        let servers = self.proxy.get().map(|proxy| proxy.registry().servers()).unwrap_or_default();
+        let topology = self.topology.load();
+        servers.iter().map(|server| server_row(server, &topology)).collect()
+    }
+
+    fn load_balance_node(&self, session: u32) -> Option<NodeId> {
+        let servers = self.proxy.get()?.registry().servers();
+        servers.iter().find(|server| server.client() == Some(session)).map(|server| server.node)
+    }
+}
+
+fn seen_role(facts: Facts) -> Role {
+    if facts.in_recovery { Role::Standby } else { Role::Primary }
+}
+
+fn statements(counters: &NodeMetrics) -> StatementCounts {
+    let count = |kind: Kind| counters.statements.get(kind.position());
+    StatementCounts {
+        select: count(Kind::Select),
+        insert: count(Kind::Insert),
+        update: count(Kind::Update),
+        delete: count(Kind::Delete),
+        ddl: count(Kind::Ddl),
+        other: count(Kind::Other),
+    }
+}
+
+fn errors(counters: &NodeMetrics) -> ErrorCounts {
+    ErrorCounts {
+        panic: counters.errors(Severity::Panic),
+        fatal: counters.errors(Severity::Fatal),
+        error: counters.errors(Severity::Error),
+    }
+}
+
+fn endpoint(peer: Peer) -> Endpoint {
+    match peer {
+        Peer::Unix => Endpoint::Unix,
+        Peer::Tcp(address) => Endpoint::Tcp(address.ip(), address.port()),
+    }
+}
+
+fn client_row(client: &ClientEntry, now: SystemTime) -> ClientRow {
+    let names = client.names();
+    let state = match client.state() {
+        registry::ClientState::Login => ClientState::Login,
+        registry::ClientState::Idle => ClientState::Idle,
+        registry::ClientState::Active => ClientState::Active,
+        registry::ClientState::Waiting => ClientState::Waiting,
+    };
+    let request_at = client.request_at();
+    let wait = match state {
+        ClientState::Waiting => now.duration_since(request_at).unwrap_or_default(),
+        _ => Duration::ZERO,
+    };
+    ClientRow {
+        id: client.id,
+        user: names.user,
+        database: names.database,
+        state,
+        remote: endpoint(client.peer),
+        local: endpoint(client.local),
+        connected_at: client.connected_at,
+        request_at,
+        wait,
+        close_needed: client.has(Flag::Drain) || client.has(Flag::Kill),
+        backend: client.server(),
+        tls: String::new(),
+        application_name: names.application_name,
+        prepared_statements: client.statements(),
+        pin: client.pin().map(|pin| pin.as_str()),
+    }
+}
+
+fn server_row(server: &ServerEntry, topology: &Topology) -> ServerRow {
+    let state = match server.state() {
+        registry::ServerState::Idle => ServerState::Idle,
+        registry::ServerState::Active => ServerState::Active,
+    };
+    ServerRow {
+        id: server.id,
+        node: server.node,
+        user: server.user.to_string(),
+        database: server.database.to_string(),
+        state,
+        remote: node_endpoint(topology.node(server.node)),
+        local: Endpoint::Unix,
+        connected_at: server.connected_at,
+        request_at: server.request_at(),
+        close_needed: false,
+        session: server.client(),
+        pid: i32::try_from(server.pid).unwrap_or_default(),
+        tls: String::new(),
+        application_name: String::new(),
+        prepared_statements: server.statements(),
+    }
+}
+
+fn pool_row(pool: &Pool, config: &Config) -> PoolRow {
+    let (key, counts) = (&pool.key, pool.counts());
+    PoolRow {
+        node: key.node,
+        database: key.database.to_string(),
+        user: key.user.to_string(),
+        mode: config.pool_mode(&key.database, &key.user).as_str(),
+        size: counts.limit,
+        active: counts.active,
+        idle: counts.idle,
+        connecting: counts.connecting,
+        cancelling: 0,
+        waiting: counts.waiting,
+        max_wait: counts.first_wait.map(|since| since.elapsed()).unwrap_or_default(),
+    }
+}
+
+/// Where a node is, as far as its name tells: a name that is no address is not resolved for this.
+fn node_endpoint(node: Option<&Node>) -> Endpoint {
+    match node {
+        Some(node) if node.hostname.starts_with(['/', '@']) => Endpoint::Unix,
+        Some(node) => {
+            Endpoint::Tcp(node.hostname.parse().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), node.port)
+        }
+        None => Endpoint::Unix,
+    }
+}
