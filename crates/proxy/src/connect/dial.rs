@@ -1,0 +1,110 @@
+//! From an address to a socket: Unix or TCP, every address of a name, one deadline.
+
+use std::io;
+use std::net::SocketAddr;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::time::{Instant, timeout_at};
+
+use super::{ConnectError, Keepalive, NodeAddress};
+use crate::stream::Stream;
+
+/// The most addresses of one name that are tried.
+const MAX_ADDRESSES: usize = 16;
+
+pub(super) async fn dial(
+    address: &NodeAddress,
+    keepalive: Option<&Keepalive>,
+    deadline: Instant,
+) -> Result<Stream, ConnectError> {
+    if let Some(path) = address.socket_path() {
+        let connecting = timeout_at(deadline, UnixStream::connect(path));
+        let stream = connecting.await.map_err(|_| ConnectError::TimedOut)?;
+        return stream.map(Stream::Unix).map_err(ConnectError::Unreachable);
+    }
+    let resolving = timeout_at(deadline, lookup_host((address.hostname.as_str(), address.port)));
+    let resolved = resolving.await.map_err(|_| ConnectError::TimedOut)?.map_err(ConnectError::Resolve)?;
+    let stream = first_of(resolved.take(MAX_ADDRESSES).collect(), deadline).await?;
+    watch(&stream, keepalive).map_err(ConnectError::Unreachable)?;
+    Ok(Stream::Tcp(stream))
+}
+
+/// The first address that takes a connection. Each gets its share of the time that is left, so that one
+/// that swallows packets does not keep the others from being tried.
+async fn first_of(addresses: Vec<SocketAddr>, deadline: Instant) -> Result<TcpStream, ConnectError> {
+    let none = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let mut failure = ConnectError::Resolve(none);
+    let mut left = u32::try_from(addresses.len()).unwrap_or(1);
+    for address in addresses {
+        let now = Instant::now();
+        let share = deadline.saturating_duration_since(now) / left.max(1);
+        left = left.saturating_sub(1);
+        failure = match timeout_at(now + share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => ConnectError::Unreachable(error),
+            Err(_) => ConnectError::TimedOut,
+        };
+    }
+    Err(failure)
+}
+
+fn watch(stream: &TcpStream, keepalive: Option<&Keepalive>) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let Some(keepalive) = keepalive else { return Ok(()) };
+    let socket = SockRef::from(stream);
+    let probes = TcpKeepalive::new()
+        .with_time(keepalive.idle)
+        .with_interval(keepalive.interval)
+        .with_retries(keepalive.count);
+    socket.set_tcp_keepalive(&probes)?;
+    socket.set_tcp_user_timeout(keepalive.user_timeout)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_address_is_tried_and_the_last_failure_counts() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let live = listener.local_addr().unwrap();
+        // Nobody listens any more: refused.
+        let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let deadline = Instant::now() + Duration::from_secs(5);
+            let stream = first_of(vec![dead, dead, live], deadline).await.unwrap();
+            assert_eq!(stream.peer_addr().unwrap(), live);
+            assert!(matches!(first_of(vec![dead, dead], deadline).await, Err(ConnectError::Unreachable(_))));
+            assert!(matches!(first_of(vec![], deadline).await, Err(ConnectError::Resolve(_))));
+        });
+    }
+
+    #[test]
+    fn sockets_are_watched_as_configured() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let address = NodeAddress { hostname: "localhost".to_owned(), port };
+        let keepalive = Keepalive {
+            idle: Duration::from_secs(61),
+            interval: Duration::from_secs(11),
+            count: 4,
+            user_timeout: Some(Duration::from_secs(31)),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let deadline = Instant::now() + Duration::from_secs(5);
+            let Stream::Tcp(stream) = dial(&address, Some(&keepalive), deadline).await.unwrap() else { panic!() };
+            assert!(stream.nodelay().unwrap());
+            let socket = SockRef::from(&stream);
+            assert!(socket.keepalive().unwrap());
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), keepalive.idle);
+            assert_eq!(socket.tcp_keepalive_interval().unwrap(), keepalive.interval);
+            assert_eq!(socket.tcp_keepalive_retries().unwrap(), keepalive.count);
+            assert_eq!(socket.tcp_user_timeout().unwrap(), keepalive.user_timeout);
+        });
+    }
+}

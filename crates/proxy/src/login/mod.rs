@@ -1,0 +1,222 @@
+//! From a client's first byte to AuthenticationOk: start-up packets, who may come in, and the proof.
+//!
+//! Invariants: everything before authentication is bounded in time and bytes; an unknown user goes through
+//! the same exchange as one with a wrong password; bytes behind the last message of the login are handed on;
+//! a client that is refused has been told why before [`login`] returns.
+
+mod authenticator;
+mod error;
+mod rules;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use bytes::BytesMut;
+use config::Config;
+use protocol::auth::{ClientAuth, ClientStep, Learned};
+use protocol::startup::{self, Replication, StartupMessage, StartupPacket};
+use protocol::write;
+use tokio::time::timeout;
+
+use crate::registry::Peer;
+use crate::stream::Stream;
+pub use authenticator::Authenticator;
+pub use error::LoginError;
+use wire::Wire;
+
+/// What a login is judged by.
+#[derive(Clone, Copy)]
+pub struct LoginContext<'a> {
+    /// Rules, secrets, limits.
+    pub config: &'a Config,
+    /// Keeps what lives longer than one login.
+    pub authenticator: &'a Authenticator,
+    /// Where the client comes from.
+    pub peer: Peer,
+}
+
+/// What came of a connection's first packets.
+#[derive(Debug)]
+pub enum Outcome {
+    /// A client is in.
+    LoggedIn(Box<LoggedIn>),
+    /// A cancel request; the connection is to be closed without an answer.
+    Cancel {
+        /// The connection, to be dropped once the request is carried out.
+        stream: Stream,
+        /// The process id.
+        pid: u32,
+        /// The secret: 4 to 256 bytes.
+        secret: Vec<u8>,
+    },
+}
+
+/// A client that has been sent AuthenticationOk, and nothing after it.
+#[derive(Debug)]
+pub struct LoggedIn {
+    /// The connection.
+    pub stream: Stream,
+    /// What the client sent behind its last message of the login.
+    pub leftover: BytesMut,
+    /// As whom.
+    pub user: String,
+    /// To which database: the user's name when it named none.
+    pub database: String,
+    /// Settings of the start-up packet, those of `options` first; a later one of the same name counts.
+    pub settings: Vec<(String, String)>,
+    /// The `application_name` among them; empty when there is none.
+    pub application_name: String,
+    /// Where it comes from.
+    pub peer: Peer,
+    /// Whether it is a replication connection.
+    pub replication: Replication,
+    /// What its proof taught us for the nodes.
+    pub learned: Learned,
+}
+
+/// Takes a fresh connection through start-up and authentication. On success the client has been sent
+/// AuthenticationOk; ParameterStatus, BackendKeyData and ReadyForQuery are the session's to send.
+///
+/// # Errors
+/// See [`LoginError`]; the client has been told, as far as it is to be told anything.
+pub async fn login(stream: Stream, context: &LoginContext<'_>) -> Result<Outcome, LoginError> {
+    let mut wire = Wire::new(stream);
+    let mut progress = Progress::default();
+    let limit = context.config.authentication_timeout;
+    let entering = Box::pin(enter(&mut wire, context, &mut progress));
+    let entered = timeout(limit, entering).await.unwrap_or(Err(LoginError::TimedOut));
+    match entered {
+        Ok(Entered::Cancel { pid, secret }) => {
+            Ok(Outcome::Cancel { stream: wire.into_parts().0, pid, secret })
+        }
+        Ok(Entered::Client(message, learned, settings)) => {
+            let (stream, leftover) = wire.into_parts();
+            let logged_in = LoggedIn {
+                stream,
+                leftover,
+                application_name: application_name(&settings),
+                user: progress.user,
+                database: progress.database,
+                settings,
+                peer: context.peer,
+                replication: message.replication,
+                learned,
+            };
+            Ok(Outcome::LoggedIn(Box::new(logged_in)))
+        }
+        Err(error) => {
+            wire.refuse(&error.answer(&progress.user)).await;
+            Err(error)
+        }
+    }
+}
+
+/// What is known of the client so far; errors name it.
+#[derive(Default)]
+struct Progress {
+    user: String,
+    database: String,
+}
+
+enum Entered {
+    Cancel { pid: u32, secret: Vec<u8> },
+    Client(StartupMessage, Learned, Vec<(String, String)>),
+}
+
+async fn enter(
+    wire: &mut Wire,
+    context: &LoginContext<'_>,
+    progress: &mut Progress,
+) -> Result<Entered, LoginError> {
+    let message = match first_packets(wire).await? {
+        StartupPacket::Startup(message) => message,
+        StartupPacket::Cancel { pid, secret } => return Ok(Entered::Cancel { pid, secret }),
+        StartupPacket::SslRequest | StartupPacket::GssEncRequest => return Err(LoginError::Closed),
+    };
+    progress.user = utf8(&message.user)?;
+    progress.database = utf8(message.database_or_user())?;
+    // Its only failure is a message longer than a start-up packet can make it.
+    let _ = startup::write_negotiation(wire.out(), &message);
+    let learned = authenticate(wire, context, progress, message.replication).await?;
+    // As in PostgreSQL settings are judged only after the client is known.
+    let settings = settings(&message)?;
+    write::authentication_ok(wire.out());
+    wire.send().await?;
+    Ok(Entered::Client(message, learned, settings))
+}
+
+/// Up to the StartupMessage or CancelRequest; encryption is declined, once each.
+async fn first_packets(wire: &mut Wire) -> Result<StartupPacket, LoginError> {
+    let (mut ssl_done, mut gss_done) = (false, false);
+    loop {
+        let packet = wire.startup_packet().await?;
+        let done = match packet {
+            StartupPacket::SslRequest => &mut ssl_done,
+            StartupPacket::GssEncRequest => &mut gss_done,
+            other => return Ok(other),
+        };
+        if std::mem::replace(done, true) {
+            // Not `None`: it is one of the two requests.
+            return Err(startup::repeated(&packet).map_or(LoginError::Closed, LoginError::Startup));
+        }
+        if wire.has_input() {
+            return Err(LoginError::UnencryptedData { ssl: packet == StartupPacket::SslRequest });
+        }
+        wire.out().extend_from_slice(b"N");
+        wire.send().await?;
+    }
+}
+
+async fn authenticate(
+    wire: &mut Wire,
+    context: &LoginContext<'_>,
+    progress: &Progress,
+    replication: Replication,
+) -> Result<Learned, LoginError> {
+    let Progress { user, database } = progress;
+    let stored = context.config.secrets.get(user);
+    let method = rules::method(context, user, database, replication)?;
+    let secret = stored.map(|secret| context.authenticator.stored(user, secret, method));
+    let challenge = context.authenticator.challenge();
+    let mut auth = ClientAuth::new(method, user.as_bytes(), secret, challenge);
+    let mut step = auth.begin(wire.out());
+    loop {
+        match step {
+            ClientStep::Done(learned) => return Ok(learned),
+            ClientStep::Failed(error) => return Err(LoginError::Auth(error)),
+            ClientStep::Wait => {}
+        }
+        wire.send().await?;
+        let message = wire.password_message().await?;
+        step = auth.feed(&message, wire.out());
+    }
+}
+
+fn utf8(bytes: &[u8]) -> Result<String, LoginError> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| LoginError::Encoding)
+}
+
+/// The settings as text. An application name in another encoding is shown as PostgreSQL shows it, with
+/// question marks; other settings must be UTF-8.
+fn settings(message: &StartupMessage) -> Result<Vec<(String, String)>, LoginError> {
+    let pairs = message.settings().map_err(LoginError::Startup)?;
+    let text = |(name, value): (Vec<u8>, Vec<u8>)| {
+        let name = utf8(&name)?;
+        let value = match String::from_utf8(value) {
+            Ok(value) => value,
+            Err(bytes) if name.eq_ignore_ascii_case("application_name") => clean(bytes.as_bytes()),
+            Err(_) => return Err(LoginError::Encoding),
+        };
+        Ok((name, value))
+    };
+    pairs.into_iter().map(text).collect()
+}
+
+fn clean(bytes: &[u8]) -> String {
+    bytes.iter().map(|&byte| if matches!(byte, 32..=126) { char::from(byte) } else { '?' }).collect()
+}
+
+fn application_name(settings: &[(String, String)]) -> String {
+    let last = settings.iter().rev().find(|(name, _)| name.eq_ignore_ascii_case("application_name"));
+    last.map(|(_, value)| value.clone()).unwrap_or_default()
+}

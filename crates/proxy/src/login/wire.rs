@@ -1,0 +1,119 @@
+//! The bytes of a login: bounded reads, one write for all that is due, and a refusal that arrives.
+
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use protocol::startup::{MAX_STARTUP_PACKET_LEN, StartupPacket, parse_startup};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use super::LoginError;
+use crate::stream::Stream;
+
+/// The longest password or SASL message (PostgreSQL's `PG_MAX_AUTH_TOKEN_LENGTH`), in bytes with its length.
+const MAX_AUTH_MESSAGE_LEN: usize = 65_535;
+/// Bytes asked for at a time.
+const READ_LEN: usize = 2048;
+/// How long a refused client may take to read its error and hang up.
+const LINGER: Duration = Duration::from_millis(500);
+/// As much of what a refused client still sends is read.
+const MAX_LINGER_BYTES: usize = 64 * 1024;
+
+pub(super) struct Wire {
+    stream: Stream,
+    input: BytesMut,
+    output: BytesMut,
+}
+
+impl Wire {
+    pub(super) fn new(stream: Stream) -> Self {
+        Self { stream, input: BytesMut::new(), output: BytesMut::new() }
+    }
+
+    /// What is to be sent.
+    pub(super) fn out(&mut self) -> &mut BytesMut {
+        &mut self.output
+    }
+
+    /// Whether bytes have arrived that nobody has looked at.
+    pub(super) fn has_input(&self) -> bool {
+        !self.input.is_empty()
+    }
+
+    pub(super) fn into_parts(self) -> (Stream, BytesMut) {
+        (self.stream, self.input)
+    }
+
+    /// Sends all that is due.
+    pub(super) async fn send(&mut self) -> Result<(), LoginError> {
+        self.stream.write_all_buf(&mut self.output).await.map_err(LoginError::Lost)
+    }
+
+    async fn more(&mut self) -> Result<(), LoginError> {
+        self.input.reserve(READ_LEN);
+        match self.stream.read_buf(&mut self.input).await {
+            Ok(0) => Err(LoginError::Closed),
+            Ok(_) => Ok(()),
+            Err(error) => Err(LoginError::Lost(error)),
+        }
+    }
+
+    /// The next packet of the start-up phase. Of a packet that does not end, never more than one
+    /// reading's worth above the limit is held.
+    pub(super) async fn startup_packet(&mut self) -> Result<StartupPacket, LoginError> {
+        loop {
+            if let Some((packet, len)) = parse_startup(&self.input).map_err(LoginError::Startup)? {
+                self.input.advance(len);
+                return Ok(packet);
+            }
+            debug_assert!(self.input.len() < MAX_STARTUP_PACKET_LEN, "the parser decides by then");
+            self.more().await?;
+        }
+    }
+
+    /// The body of the next message, which must be a `p`.
+    pub(super) async fn password_message(&mut self) -> Result<BytesMut, LoginError> {
+        loop {
+            match self.input.first() {
+                Some(b'p') | None => {}
+                Some(other) => return Err(LoginError::NotAPassword(*other)),
+            }
+            if let Some([_, a, b, c, d]) = self.input.first_chunk::<5>() {
+                let length = u32::from_be_bytes([*a, *b, *c, *d]);
+                let length = usize::try_from(length).unwrap_or(usize::MAX);
+                if !(4..=MAX_AUTH_MESSAGE_LEN).contains(&length) {
+                    return Err(LoginError::TooLong(length));
+                }
+                if self.input.len() > length {
+                    self.input.advance(5);
+                    return Ok(self.input.split_to(length - 4));
+                }
+            }
+            self.more().await?;
+        }
+    }
+
+    /// Sends the last words and ends the connection so that they arrive: closing with bytes unread would
+    /// reset it, and the client would see that instead of the error.
+    pub(super) async fn refuse(mut self, words: &[u8]) {
+        if words.is_empty() {
+            return;
+        }
+        let lingering = async {
+            self.stream.write_all(words).await?;
+            self.stream.shutdown().await?;
+            let mut sink = [0; 1024];
+            let mut left = MAX_LINGER_BYTES;
+            while left > 0 {
+                let read = self.stream.read(&mut sink).await?;
+                if read == 0 {
+                    break;
+                }
+                left = left.saturating_sub(read);
+            }
+            Ok::<(), std::io::Error>(())
+        };
+        // A client that does not listen need not hear it.
+        let _ = timeout(LINGER, lingering).await;
+    }
+}
