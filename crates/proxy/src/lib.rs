@@ -1,1 +1,153 @@
-//! placeholder
+//! The data path: listeners, sessions, backends, pools, relay.
+//!
+//! Worker threads run a single-threaded runtime each; a session is one task that owns both of its
+//! sockets. Bytes pass as spans of the read buffer. Nothing here decides that a node is up or down:
+//! what is seen of nodes is told to whoever does ([`Deps::observe`]).
+
+pub mod backend;
+pub mod buffer;
+mod client;
+pub mod connect;
+mod console_session;
+pub mod engine;
+pub mod greeting;
+mod janitor;
+pub mod listener;
+pub mod load;
+pub mod login;
+mod open;
+pub mod out;
+pub mod pool;
+pub mod registry;
+mod session;
+pub mod settings;
+mod shared;
+pub mod statements;
+pub mod stream;
+pub mod workers;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use telemetry::Tasks;
+use tokio::task::JoinHandle;
+
+pub use listener::ListenError;
+pub use shared::{Deps, Observe};
+
+use pool::Pool;
+use registry::{Flag, Registry};
+use shared::Shared;
+use workers::Workers;
+
+/// How often it is looked whether all clients have left.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
+
+/// The proxy could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A listening socket.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// A worker thread.
+    #[error("cannot start a worker thread: {0}")]
+    Worker(io::Error),
+}
+
+/// How to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShutdownMode {
+    /// Clients leave at the end of their transactions.
+    Smart,
+    /// Clients leave now; what they do is cancelled.
+    Fast,
+    /// As fast as the process can end.
+    Immediate,
+}
+
+/// The running data path.
+pub struct Proxy {
+    shared: Arc<Shared>,
+    workers: Arc<Workers>,
+    listeners: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Proxy {
+    /// Binds the listening sockets and starts the workers. `control` is the control plane's runtime.
+    /// Must be called inside of it.
+    ///
+    /// # Errors
+    /// A socket that cannot be bound, a thread that cannot be started.
+    pub fn start(deps: Deps, control: &Tasks) -> Result<Arc<Self>, StartError> {
+        let config = deps.config.load();
+        let listeners = listener::bind(&config)?;
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let shared = Arc::new(Shared::new(deps));
+        let workers = Workers::start(config.workers.unwrap_or(cores), &shared).map_err(StartError::Worker)?;
+        let workers = Arc::new(workers);
+        let accepting = listeners.into_iter().map(|listener| {
+            let (shared, workers) = (Arc::clone(&shared), Arc::clone(&workers));
+            control
+                .spawn("listener", listener.run(move |accepted| client::accept(&shared, &workers, accepted)))
+        });
+        let mut tasks: Vec<_> = accepting.collect();
+        tasks.push(control.spawn("janitor", janitor::run(Arc::clone(&shared), Arc::clone(&workers))));
+        Ok(Arc::new(Self { shared, workers, listeners: Mutex::new(tasks) }))
+    }
+
+    /// Who is connected, to us and by us.
+    #[must_use]
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.shared.registry
+    }
+
+    /// Every pool.
+    #[must_use]
+    pub fn pools(&self) -> Vec<Arc<Pool>> {
+        self.shared.pools.all()
+    }
+
+    /// How many prepared statements are known, and their bytes.
+    #[must_use]
+    pub fn statements(&self) -> (usize, usize) {
+        self.shared.statements.size()
+    }
+
+    /// The configuration was replaced: limits apply from now on.
+    pub fn config_changed(&self) {
+        let config = self.shared.deps.config.load();
+        for pool in self.pools() {
+            pool.set_limit(config.pool_size(&pool.key.database, &pool.key.user));
+        }
+    }
+
+    /// Closes the listeners and asks clients to leave. May be called again with a harder mode.
+    pub fn shutdown(&self, mode: ShutdownMode) {
+        self.shared.draining.store(true, Ordering::Release);
+        for task in self.listeners.lock().drain(..) {
+            task.abort();
+        }
+        self.shared.registry.raise_all(match mode {
+            ShutdownMode::Smart => Flag::Drain,
+            ShutdownMode::Fast | ShutdownMode::Immediate => Flag::Kill,
+        });
+    }
+
+    /// Waits until all clients have left.
+    pub async fn drained(&self) {
+        while self.shared.registry.client_count() > 0 {
+            tokio::time::sleep(DRAIN_LOOK).await;
+        }
+    }
+
+    /// Ends the workers; whoever is still there is cut off.
+    pub fn stop(&self) {
+        for pool in self.pools() {
+            pool.retire();
+        }
+        self.workers.stop();
+    }
+}

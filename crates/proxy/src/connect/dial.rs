@@ -97,7 +97,9 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let deadline = Instant::now() + Duration::from_secs(5);
-            let Stream::Tcp(stream) = dial(&address, Some(&keepalive), deadline).await.unwrap() else { panic!() };
+            let Stream::Tcp(stream) = dial(&address, Some(&keepalive), deadline).await.unwrap() else {
+                panic!()
+            };
             assert!(stream.nodelay().unwrap());
             let socket = SockRef::from(&stream);
             assert!(socket.keepalive().unwrap());

@@ -78,6 +78,20 @@ impl std::fmt::Display for Applicant {
 }
 
 impl LoginError {
+    /// Every word of [`LoginError::kind`].
+    pub const KINDS: &'static [&'static str] = &[
+        "protocol_version",
+        "protocol",
+        "encoding",
+        "no_hba_rule",
+        "hba_reject",
+        "wrong_password",
+        "empty_password",
+        "timeout",
+        "client_closed",
+        "connection_lost",
+    ];
+
     /// The word that metrics and logs use.
     #[must_use]
     pub fn kind(&self) -> &'static str {

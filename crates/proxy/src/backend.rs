@@ -1,0 +1,97 @@
+//! One connection of ours to a node, as it is handed from session to session.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cluster::{Epoch, NodeId};
+use protocol::frame::backend_header;
+use protocol::message;
+
+use crate::connect::NodeAddress;
+use crate::engine::Books;
+use crate::pool::Slot;
+use crate::registry::ServerEntry;
+use crate::stream::Stream;
+
+/// More than this unasked from an idle backend, and it is not trusted any more (bytes).
+const UNASKED_LIMIT: usize = 4096;
+
+/// Where and how to cancel what a backend does.
+#[derive(Debug, Clone)]
+pub struct CancelKey {
+    /// The node.
+    pub address: Arc<NodeAddress>,
+    /// The server's process id.
+    pub pid: u32,
+    /// The secret that goes with it.
+    pub secret: Arc<[u8]>,
+}
+
+/// See the module's documentation. Dropping it closes the connection; giving it back is explicit.
+#[derive(Debug)]
+pub struct Backend {
+    /// The connection.
+    pub stream: Stream,
+    /// What it carries.
+    pub books: Books,
+    /// How to cancel it.
+    pub key: CancelKey,
+    /// Whose it is.
+    pub node: NodeId,
+    /// The epoch of the node when the connection was made.
+    pub epoch: Epoch,
+    /// The worker whose reactor watches it.
+    pub worker: usize,
+    /// When the connection was made.
+    pub opened: Instant,
+    /// Since when nobody has it.
+    pub idle_since: Instant,
+    /// What SHOW says of it.
+    pub entry: Arc<ServerEntry>,
+    /// Its place in the pool.
+    pub slot: Slot,
+}
+
+impl Backend {
+    /// Looks whether the server has hung up or said something while nobody listened.
+    pub fn is_alive(&mut self) -> bool {
+        let mut bytes = [0; UNASKED_LIMIT];
+        match self.stream.try_read(&mut bytes) {
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+            Ok(0) => false,
+            Ok(count) => count < UNASKED_LIMIT && self.heard(bytes.get(..count).unwrap_or_default()),
+        }
+    }
+
+    /// Notices and changed parameters are fine; anything else means that it is not idle at all.
+    fn heard(&mut self, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            let Ok(Some(header)) = backend_header(bytes) else { return false };
+            let Some((message, rest)) = bytes.split_at_checked(header.len) else { return false };
+            match (header.tag, message::parameter_status(message)) {
+                (b'S', Some((name, value))) => {
+                    self.books
+                        .parameters
+                        .set(&String::from_utf8_lossy(name), &String::from_utf8_lossy(value));
+                }
+                (b'N', _) => {}
+                _ => return false,
+            }
+            bytes = rest;
+        }
+        true
+    }
+
+    /// Older than `lifetime` (0 = any age).
+    #[must_use]
+    pub fn is_older_than(&self, lifetime: Duration, now: Instant) -> bool {
+        !lifetime.is_zero() && now.duration_since(self.opened) >= lifetime
+    }
+
+    /// Says goodbye and closes; only for one that stands between messages.
+    pub fn close(self) {
+        // It is closed either way; the goodbye only saves the server a log line.
+        let _ = self.stream.try_write(b"X\0\0\0\x04");
+    }
+}

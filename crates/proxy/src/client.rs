@@ -1,0 +1,164 @@
+//! From an accepted connection to a session: login, limits, cancel requests, the admin database.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use config::Config;
+use protocol::error::{PgError, write_error};
+use protocol::sqlstate::SqlState;
+use protocol::startup::Replication;
+use tokio::io::AsyncWriteExt;
+
+use crate::connect::{credentials, send_cancel};
+use crate::console_session;
+use crate::listener::Accepted;
+use crate::login::{LoggedIn, LoginContext, LoginError, Outcome, login};
+use crate::registry::{Names, Registered};
+use crate::session::{Identity, Session};
+use crate::settings::Settings;
+use crate::shared::{ClientCount, Shared, Worker};
+use crate::stream::Stream;
+use crate::workers::Workers;
+
+/// How long a refused client may take to take the refusal.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a cancel request may take on its way to the node.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Serves a connection on the least busy worker.
+pub(crate) fn accept(shared: &Arc<Shared>, workers: &Workers, accepted: Accepted) {
+    shared.deps.metrics.client_connections.inc();
+    let Some(worker) = workers.least_busy() else { return };
+    let own = Arc::clone(worker);
+    worker.tasks.spawn("session", async move {
+        match accepted.into_stream() {
+            Ok((stream, peer, local)) => {
+                let registered = own.shared.registry.enter(peer, local);
+                serve(own, stream, registered).await;
+            }
+            Err(error) => tracing::debug!(error = %error, "connection lost before it was served"),
+        }
+    });
+}
+
+async fn serve(worker: Arc<Worker>, stream: Stream, registered: Registered) {
+    let shared = Arc::clone(&worker.shared);
+    let config = shared.deps.config.load();
+    let peer = registered.entry.peer;
+    let context = LoginContext { config: &config, authenticator: &shared.authenticator, peer };
+    match Box::pin(login(stream, &context)).await {
+        Ok(Outcome::Cancel { stream, pid, secret }) => {
+            drop(registered);
+            cancel(&shared, pid, &secret).await;
+            drop(stream);
+        }
+        Ok(Outcome::LoggedIn(logged_in)) => enter(worker, registered, *logged_in, &config).await,
+        Err(error) => refused(&shared, &registered, &error),
+    }
+}
+
+fn refused(shared: &Shared, registered: &Registered, error: &LoginError) {
+    let kind = error.kind();
+    if let Some(position) = LoginError::KINDS.iter().position(|known| *known == kind) {
+        shared.deps.metrics.login_failures.inc(position);
+    }
+    if matches!(error, LoginError::Closed) {
+        // A port check: not worth a line.
+        tracing::debug!(client = registered.entry.id, peer = %registered.entry.peer, "connection closed before login");
+    } else {
+        tracing::warn!(client = registered.entry.id, peer = %registered.entry.peer, reason = kind, error = %error, "login refused");
+    }
+}
+
+/// Sends a cancel request on to the backend that serves its client. The client's key is ours; one that
+/// does not fit is ignored, as PostgreSQL does.
+async fn cancel(shared: &Shared, pid: u32, secret: &[u8]) {
+    shared.deps.metrics.cancel_requests.inc();
+    let client = shared.registry.client(pid).filter(|client| client.secret == *secret);
+    let Some(on_its_way) = client.and_then(|client| client.begin_cancel()) else { return };
+    let key = on_its_way.key.clone();
+    if let Err(error) = send_cancel(&key.address, key.pid, &key.secret, CANCEL_TIMEOUT).await {
+        tracing::warn!(client = pid, error = %error, "cannot send a cancel request on");
+    }
+}
+
+async fn enter(worker: Arc<Worker>, registered: Registered, logged_in: LoggedIn, config: &Config) {
+    let id = registered.entry.id;
+    registered.entry.set_names(Names {
+        user: logged_in.user.clone(),
+        database: logged_in.database.clone(),
+        application_name: logged_in.application_name.clone(),
+    });
+    let in_console = config::ADMIN_DATABASES.contains(&logged_in.database.as_str());
+    let counted = ClientCount::enter(&worker.shared, !in_console);
+    if let Some(error) = objection(&worker.shared, &counted, &logged_in, config, in_console) {
+        tracing::warn!(client = id, user = logged_in.user, reason = %error.message, "client turned away");
+        return turn_away(logged_in.stream, &error).await;
+    }
+    if config.log_connections {
+        let (user, database) = (&logged_in.user, &logged_in.database);
+        tracing::info!(client = id, peer = %logged_in.peer, user, database, application_name = logged_in.application_name, "client connected");
+    }
+    let why = if in_console {
+        Box::pin(console_session::run(&worker, &registered, logged_in)).await
+    } else {
+        let identity = identity(&logged_in, config);
+        let session = Session::new(worker, registered, logged_in.stream, identity, &logged_in.leftover);
+        let end = session.run().await;
+        tracing::debug!(client = id, end = %end, "session ended");
+        end.kind()
+    };
+    drop(counted);
+    if config.log_disconnections {
+        tracing::info!(client = id, reason = why, "client disconnected");
+    }
+}
+
+fn identity(logged_in: &LoggedIn, config: &Config) -> Identity {
+    Identity {
+        user: logged_in.user.as_str().into(),
+        database: logged_in.database.as_str().into(),
+        node_database: config.dbname(&logged_in.database).into(),
+        credentials: credentials(config.secrets.get(&logged_in.user), &logged_in.learned),
+        settings: Settings::new(logged_in.settings.iter().cloned()),
+    }
+}
+
+/// Why a client that has proved itself may not stay.
+fn objection(
+    shared: &Shared,
+    counted: &ClientCount,
+    logged_in: &LoggedIn,
+    config: &Config,
+    in_console: bool,
+) -> Option<PgError> {
+    if shared.draining.load(Ordering::Acquire) {
+        return Some(PgError::fatal(SqlState::CANNOT_CONNECT_NOW, "pgweir is shutting down"));
+    }
+    if logged_in.replication != Replication::None {
+        let text = "replication connections are not supported by this version";
+        return Some(
+            PgError::fatal(SqlState::FEATURE_NOT_SUPPORTED, text).with_hint("Connect to the node itself."),
+        );
+    }
+    let user = &logged_in.user;
+    if in_console && !config.admin_users.contains(user) && !config.stats_users.contains(user) {
+        let text = format!("user \"{user}\" may not use the admin database");
+        let error = PgError::fatal(SqlState::INSUFFICIENT_PRIVILEGE, text);
+        return Some(error.with_hint("Add the user to admin_users or stats_users."));
+    }
+    let limit = config.max_client_conn;
+    (!in_console && counted.others() >= limit).then(|| {
+        PgError::fatal(SqlState::TOO_MANY_CONNECTIONS, "sorry, too many clients already")
+            .with_detail(format!("max_client_conn is {limit}."))
+    })
+}
+
+async fn turn_away(mut stream: Stream, error: &PgError) {
+    let mut out = BytesMut::new();
+    write_error(&mut out, error);
+    // It is turned away whether it hears why or not.
+    let _ = tokio::time::timeout(REFUSAL_TIMEOUT, stream.write_all(&out)).await;
+}

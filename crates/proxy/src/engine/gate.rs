@@ -1,0 +1,102 @@
+//! What may be forwarded to a standby.
+//!
+//! A backend on the primary takes everything. On a standby each unit is read ahead, and one that a
+//! standby must not get waits until the backend is free, to be routed anew.
+
+use router::{Access, PinReason, TxControl, Verdict};
+
+use super::{Boundary, Engine, Env, Scan, Violation, scan};
+use protocol::message::TxStatus;
+
+/// What is known of the bytes that come next.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    on_standby: bool,
+    /// So many bytes at the front may pass.
+    cleared: usize,
+    /// The transaction status is not known before the server has answered.
+    barrier: bool,
+    /// A portal was made since the last Sync: the batch cannot go elsewhere.
+    pub(super) bound: bool,
+}
+
+/// What the gate says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pass {
+    Go,
+    More(usize),
+    Hold,
+    /// Nothing of this batch has run here: it goes on elsewhere.
+    Move,
+}
+
+impl Gate {
+    pub(super) fn new(on_standby: bool, cleared: usize, barrier: bool) -> Self {
+        Self { on_standby, cleared, barrier, bound: false }
+    }
+
+    /// A message of `len` bytes passes.
+    pub(super) fn passed(&mut self, len: usize) {
+        self.cleared = self.cleared.saturating_sub(len);
+    }
+
+    /// A statement of that verdict passes.
+    pub(super) fn note(&mut self, verdict: &Verdict) {
+        self.barrier |= !matches!(verdict.tx, TxControl::None | TxControl::Savepoint);
+    }
+}
+
+impl Engine {
+    /// Whether the message at the front of `bytes` may be forwarded.
+    pub(super) fn gate(&mut self, bytes: &[u8], env: &Env<'_>) -> Result<Pass, Violation> {
+        if !self.gate.on_standby || self.gate.cleared > 0 {
+            return Ok(Pass::Go);
+        }
+        if self.tracker.is_settled() {
+            self.gate.barrier = false;
+            if self.tracker.status() != TxStatus::Idle {
+                return Ok(Pass::Go);
+            }
+        } else if self.gate.barrier {
+            return Ok(Pass::Hold);
+        } else if self.tracker.in_copy() || self.tracker.status() != TxStatus::Idle {
+            return Ok(Pass::Go);
+        }
+        let unit = match scan(bytes, &self.statements, env)? {
+            Scan::More(need) => return Ok(Pass::More(need)),
+            Scan::Unit(unit) => unit,
+        };
+        if self.pin.is_some() || may_run_on_standby(&unit.verdict, unit.boundary) {
+            self.gate.cleared = unit.len;
+            return Ok(Pass::Go);
+        }
+        Ok(match (self.in_batch, self.gate.bound) {
+            (true, true) => {
+                self.gate.cleared = unit.len;
+                Pass::Go
+            }
+            (true, false) => Pass::Move,
+            (false, _) => Pass::Hold,
+        })
+    }
+
+    /// What passes may pin the session, or leave the transaction status unknown.
+    pub(super) fn note(&mut self, verdict: &Verdict) {
+        self.gate.note(verdict);
+        if self.pin.is_none() {
+            self.pin = verdict.pin;
+        }
+    }
+
+    /// The session's backend is not given back (session pooling has its own way).
+    pub fn set_pin(&mut self, pin: Option<PinReason>) {
+        self.pin = pin;
+    }
+}
+
+fn may_run_on_standby(verdict: &Verdict, boundary: Boundary) -> bool {
+    let plain =
+        verdict.tx == TxControl::None && verdict.pin.is_none() && verdict.effect == router::Effect::None;
+    let own = matches!(boundary, Boundary::Terminate | Boundary::Stray) || verdict.statements == 0;
+    own || (plain && verdict.hint.is_none() && verdict.access != Access::Write)
+}

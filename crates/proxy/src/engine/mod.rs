@@ -1,0 +1,241 @@
+//! The session's protocol engine, sans-IO: bytes of both sides in, spans and injected messages out.
+//!
+//! [`scan`] reads ahead to know what a unit of work wants before a backend is taken; [`Engine::client`]
+//! forwards it (names rewritten, settings, BEGIN and Parse messages injected in front);
+//! [`Engine::server`] relays the answers and says when the backend is free.
+//!
+//! Invariants: a message is forwarded whole or not at all; on a standby nothing is forwarded that a
+//! standby must not get; the books change in the order of forwarding. No sockets, no clock.
+
+mod client;
+mod gate;
+mod scan;
+mod server;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use protocol::error::{PgError, Severity};
+use protocol::frame::FrameError;
+use protocol::message::TxStatus;
+use protocol::sqlstate::SqlState;
+use protocol::tracker::{Synth, Tracker};
+use router::{PinReason, TxControl, Verdict};
+
+pub use client::ClientOuts;
+pub use scan::{Boundary, HELD_LIMIT, Scan, Unit, scan};
+pub use server::ServerStep;
+
+use crate::out::Out;
+use crate::settings::{Parameters, Settings};
+use crate::statements::{ClientStatements, Prepared, StatementCache};
+
+/// Who is told what passes by.
+pub trait Watch {
+    /// A statement is sent to the backend.
+    fn statement(&self, verdict: &Verdict);
+    /// The server answered with an error.
+    fn server_error(&self, severity: Severity, code: Option<SqlState>);
+    /// A transaction ended.
+    fn transaction(&self);
+}
+
+/// What the engine works with but does not own.
+pub struct Env<'a> {
+    /// Says what a text is.
+    pub classify: &'a dyn Fn(&[u8]) -> Verdict,
+    /// The statements of all clients.
+    pub cache: &'a StatementCache,
+    /// What the client's settings are.
+    pub settings: &'a Arc<Settings>,
+    /// Longer statements are not classified (bytes).
+    pub max_parsed: usize,
+    /// How many statements a backend holds.
+    pub max_prepared: usize,
+    /// Who is told.
+    pub watch: &'a dyn Watch,
+}
+
+/// What a backend carries between its users.
+#[derive(Debug, Default)]
+pub struct Books {
+    /// The statements it holds.
+    pub prepared: Prepared,
+    /// The settings it was brought to.
+    pub settings: Arc<Settings>,
+    /// What it reported.
+    pub parameters: Parameters,
+}
+
+/// Bytes that are no messages, or more than we take.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// Not the protocol.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// A Parse that is too long to remember.
+    #[error("statement of {0} bytes is too long")]
+    StatementTooLong(usize),
+    /// The server answered what was not asked.
+    #[error(transparent)]
+    Desync(#[from] protocol::tracker::Desync),
+}
+
+/// Where forwarding stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientStep {
+    /// So many bytes must be there to go on.
+    More(usize),
+    /// What follows must wait until the backend has answered.
+    Hold,
+    /// The client says goodbye.
+    Terminate,
+}
+
+/// A message that is being relayed while it arrives.
+#[derive(Debug, Clone, Copy)]
+struct Rest {
+    left: usize,
+    pass: bool,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Engine {
+    tracker: Tracker,
+    statements: ClientStatements,
+    client_rest: Option<Rest>,
+    server_rest: Option<Rest>,
+    pin: Option<PinReason>,
+    gate: gate::Gate,
+    /// Extended messages since the last Sync.
+    in_batch: bool,
+    /// The verdict on the Query that comes next, from the scan.
+    known: Option<Verdict>,
+    /// Query messages to inject in front of the next unit: BEGIN that was answered by us.
+    begin: Vec<Box<[u8]>>,
+    /// The last error was FATAL: the server is about to hang up.
+    fatal: bool,
+}
+
+impl Engine {
+    /// The client's statements.
+    #[must_use]
+    pub fn statements(&self) -> &ClientStatements {
+        &self.statements
+    }
+
+    /// Like a simple Query that never reaches a backend: the unnamed statement is gone.
+    pub fn drop_unnamed(&mut self) {
+        self.statements.drop_unnamed();
+    }
+
+    /// What holds the session to its backend.
+    #[must_use]
+    pub fn pin(&self) -> Option<PinReason> {
+        self.pin
+    }
+
+    /// The backend's side of the conversation.
+    #[must_use]
+    pub fn tracker(&self) -> &Tracker {
+        &self.tracker
+    }
+
+    /// Both sides stand between messages, the server owes nothing: [`Tracker::status`] is the truth.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.tracker.is_settled() && self.client_rest.is_none() && self.server_rest.is_none()
+    }
+
+    /// The backend may go to somebody else.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.is_settled() && self.tracker.is_clean() && self.pin.is_none() && self.begin.is_empty()
+    }
+
+    /// The server said that it ends the session.
+    #[must_use]
+    pub fn saw_fatal(&self) -> bool {
+        self.fatal
+    }
+
+    /// A backend was taken for `unit`, which is at the front of the client's buffer.
+    pub fn bind(&mut self, on_standby: bool, unit: &Unit, begin: Vec<Box<[u8]>>) {
+        self.tracker = Tracker::new();
+        self.server_rest = None;
+        self.fatal = false;
+        self.gate =
+            gate::Gate::new(on_standby, unit.len, !begin.is_empty() || unit.verdict.tx != TxControl::None);
+        self.known = (unit.boundary == Boundary::Query && !unit.extended).then_some(unit.verdict);
+        self.begin = begin;
+    }
+
+    /// Drops what is left of a message that the client is sending; says how many bytes to pass over.
+    pub fn drop_client_rest(&mut self, available: usize) -> usize {
+        let Some(rest) = &mut self.client_rest else { return 0 };
+        let count = rest.left.min(available);
+        rest.left -= count;
+        if rest.left == 0 {
+            self.client_rest = None;
+        }
+        count
+    }
+
+    /// The client is inside a message that is being dropped or passed.
+    #[must_use]
+    pub fn in_client_message(&self) -> bool {
+        self.client_rest.is_some()
+    }
+
+    /// A message of `len` bytes, not all there, is to be dropped.
+    pub fn drop_message(&mut self, len: usize) {
+        self.client_rest = Some(Rest { left: len, pass: false });
+    }
+
+    /// The batch of the client ended without a backend (it was refused).
+    pub fn end_batch(&mut self) {
+        self.in_batch = false;
+    }
+
+    /// The transaction status to tell a client of which nothing else is known.
+    #[must_use]
+    pub fn status(&self) -> TxStatus {
+        self.tracker.status()
+    }
+
+    /// Puts the replies that we make ourselves and that are due.
+    fn put_synths(&mut self, out: &mut Out, books: &mut Books) {
+        while let Some(Synth::ParseComplete(_)) = self.tracker.next_synth() {
+            out.own(protocol::write::parse_complete);
+        }
+        self.follow_events(books);
+    }
+
+    fn follow_events(&mut self, books: &mut Books) {
+        if self.tracker.has_events() {
+            let events = self.tracker.take_events();
+            self.statements.settle(&events, &mut books.prepared);
+        }
+    }
+}
+
+/// A whole Query message with that text.
+pub fn put_query(out: &mut BytesMut, sql: &[u8]) {
+    crate::statements::put_header(out, b'Q', sql.len() + 1);
+    out.extend_from_slice(sql);
+    out.extend_from_slice(&[0]);
+}
+
+/// The error of a client's message that we refuse to take.
+impl protocol::error::ClientFacing for Violation {
+    fn to_client(&self) -> PgError {
+        let code = match self {
+            Self::StatementTooLong(_) => SqlState::PROGRAM_LIMIT_EXCEEDED,
+            Self::Frame(_) | Self::Desync(_) => SqlState::PROTOCOL_VIOLATION,
+        };
+        PgError::fatal(code, self.to_string())
+    }
+}

@@ -1,0 +1,217 @@
+//! Reading ahead: what the unit of work at the front of the client's buffer wants.
+//!
+//! A unit is a simple Query, or extended messages up to Sync, Flush, or whatever ends the batch.
+//! Nothing is changed here; the same bytes are walked again when they are forwarded.
+
+use protocol::frame::{HEADER_LEN, Header, frontend_header};
+use protocol::message::{self, Object, View};
+use router::{Reason, Verdict};
+
+use super::{Env, Violation};
+use crate::statements::{ClientStatements, MAX_STATEMENT_LEN};
+
+/// A batch that is not finished within so many bytes goes to the primary, unseen.
+pub const HELD_LIMIT: usize = 64 * 1024;
+
+/// What ends a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Boundary {
+    /// A simple Query.
+    Query,
+    /// Sync.
+    Sync,
+    /// Flush: the client wants answers before it goes on.
+    Flush,
+    /// FunctionCall.
+    FunctionCall,
+    /// Terminate.
+    Terminate,
+    /// CopyData and its kin without a COPY; PostgreSQL ignores them.
+    Stray,
+    /// More than [`HELD_LIMIT`], or a message too large to be read: the rest is unknown.
+    Open,
+}
+
+/// One unit of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unit {
+    /// Its length in the buffer, as far as it is known.
+    pub len: usize,
+    /// What all of it says about itself.
+    pub verdict: Verdict,
+    /// What ends it.
+    pub boundary: Boundary,
+    /// It has messages of the extended protocol.
+    pub extended: bool,
+}
+
+/// What reading ahead gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scan {
+    /// A unit.
+    Unit(Unit),
+    /// So many bytes must be there to know more.
+    More(usize),
+}
+
+struct Walk<'a> {
+    verdict: Verdict,
+    /// Statements parsed in this unit, by name.
+    parsed: Vec<(&'a [u8], Verdict, bool)>,
+    extended: bool,
+}
+
+/// Reads ahead in `bytes`.
+///
+/// # Errors
+/// Bytes that are no messages of a client.
+pub fn scan(bytes: &[u8], known: &ClientStatements, env: &Env<'_>) -> Result<Scan, Violation> {
+    let mut walk = Walk { verdict: Verdict::empty(), parsed: Vec::new(), extended: false };
+    let mut at = 0;
+    loop {
+        let rest = bytes.get(at..).unwrap_or_default();
+        if at >= HELD_LIMIT {
+            return Ok(walk.open(at));
+        }
+        let Some(header) = frontend_header(rest)? else { return Ok(Scan::More(at + HEADER_LEN)) };
+        let seen = rest.get(..header.len).unwrap_or(rest);
+        match walk.message(header, seen, known, env)? {
+            Ok(None) => at += header.len,
+            Ok(Some(boundary)) => return Ok(walk.unit(at + header.len, boundary)),
+            Err(_) if at + seen.len() >= HELD_LIMIT && header.tag != b'P' => return Ok(walk.open(at)),
+            Err(need) => return Ok(Scan::More(at + need)),
+        }
+    }
+}
+
+/// How a message goes on: `Err` is how many bytes of it must be there.
+type Seen = Result<Option<Boundary>, usize>;
+
+impl<'a> Walk<'a> {
+    fn message(
+        &mut self,
+        header: Header,
+        seen: &'a [u8],
+        known: &ClientStatements,
+        env: &Env<'_>,
+    ) -> Result<Seen, Violation> {
+        let whole = seen.len() >= header.len;
+        Ok(match header.tag {
+            b'Q' => self.query(header, seen, env),
+            b'F' => {
+                self.verdict = self.verdict.merge(Verdict::unparsed(Reason::Utility));
+                Ok(Some(Boundary::FunctionCall))
+            }
+            b'X' => Ok(Some(Boundary::Terminate)),
+            b'S' => Ok(Some(Boundary::Sync)),
+            b'H' => Ok(Some(Boundary::Flush)),
+            b'd' | b'c' | b'f' if !self.extended => Ok(Some(Boundary::Stray)),
+            b'P' => {
+                self.extended = true;
+                if header.len > MAX_STATEMENT_LEN {
+                    return Err(Violation::StatementTooLong(header.len));
+                }
+                if whole { self.parse(seen, env) } else { Err(header.len) }
+            }
+            b'B' => {
+                self.extended = true;
+                self.bind(header, seen, known)
+            }
+            _ => {
+                self.extended = true;
+                self.object(header, seen, known, whole)
+            }
+        })
+    }
+
+    fn query(&mut self, header: Header, seen: &[u8], env: &Env<'_>) -> Seen {
+        let verdict = if header.len > env.max_parsed + HEADER_LEN + 1 {
+            Verdict::unparsed(Reason::TooLong)
+        } else if seen.len() < header.len {
+            return Err(header.len);
+        } else {
+            query_verdict(seen, env)
+        };
+        self.verdict = if self.extended { self.verdict.merge(verdict) } else { verdict };
+        Ok(Some(Boundary::Query))
+    }
+
+    fn parse(&mut self, seen: &'a [u8], env: &Env<'_>) -> Seen {
+        if let Some(parse) = message::parse(seen) {
+            let verdict = (env.classify)(parse.sql);
+            self.parsed.push((parse.name, verdict, false));
+        }
+        Ok(None)
+    }
+
+    fn bind(&mut self, header: Header, seen: &[u8], known: &ClientStatements) -> Seen {
+        match message::bind(seen, header.len) {
+            View::Incomplete => return Err(seen.len() + 1),
+            View::Malformed => {}
+            View::Ready(bind) => {
+                let verdict = self.statement(bind.statement, known, true);
+                self.verdict = self.verdict.merge(verdict);
+                if seen.len() < header.len {
+                    return Err(header.len);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Describe and Close: a described statement is looked at where it may be run.
+    fn object(&mut self, header: Header, seen: &[u8], known: &ClientStatements, whole: bool) -> Seen {
+        if !whole {
+            return Err(header.len);
+        }
+        if let (b'D', Some(Object::Statement(name))) = (header.tag, message::object(seen)) {
+            let verdict = self.statement(name, known, false);
+            if self.verdict.statements == 0 {
+                self.verdict = verdict;
+            }
+        }
+        Ok(None)
+    }
+
+    fn statement(&mut self, name: &[u8], known: &ClientStatements, run: bool) -> Verdict {
+        if let Some((_, verdict, bound)) = self.parsed.iter_mut().rev().find(|(parsed, ..)| *parsed == name) {
+            *bound |= run;
+            return *verdict;
+        }
+        // An unknown name fails anywhere.
+        known.get(name).map_or(Verdict::empty(), |statement| statement.verdict())
+    }
+
+    /// Statements that are parsed only are parsed where they may be run.
+    fn total(&self) -> Verdict {
+        let unbound = self.parsed.iter().filter(|(.., bound)| !bound);
+        if self.verdict.statements > 0 && unbound.clone().count() == 0 {
+            return self.verdict;
+        }
+        unbound.fold(self.verdict, |total, (_, verdict, _)| {
+            if total.statements == 1 && total.tx == verdict.tx && total == *verdict {
+                total
+            } else {
+                total.merge(*verdict)
+            }
+        })
+    }
+
+    fn unit(&self, len: usize, boundary: Boundary) -> Scan {
+        Scan::Unit(Unit { len, verdict: self.total(), boundary, extended: self.extended })
+    }
+
+    fn open(&self, len: usize) -> Scan {
+        let verdict = self.total().merge(Verdict::unparsed(Reason::TooLong));
+        Scan::Unit(Unit { len, verdict, boundary: Boundary::Open, extended: true })
+    }
+}
+
+/// The verdict on a whole Query message.
+pub(super) fn query_verdict(message: &[u8], env: &Env<'_>) -> Verdict {
+    match message::query_text(message) {
+        // A zero byte inside: PostgreSQL refuses it, and its view counts.
+        Some(text) if message::query_is_well_formed(message) => (env.classify)(text),
+        _ => Verdict::unparsed(Reason::Unparsed),
+    }
+}

@@ -1,0 +1,168 @@
+//! Server to client: spans pass, what answers our own messages is left out.
+
+use bytes::BufMut;
+use protocol::error::{ErrorView, PgError, Severity};
+use protocol::frame::{HEADER_LEN, backend_header};
+use protocol::message;
+use protocol::tracker::Fate;
+
+use super::{Books, Engine, Rest, Violation, Watch};
+use crate::buffer::Buf;
+use crate::out::Out;
+use crate::settings::Settings;
+use crate::statements::{NAME_PREFIX, StatementId, put_header};
+
+/// The largest error that is looked into; a larger one passes unread.
+const ERROR_LIMIT: usize = 64 * 1024;
+
+/// Where relaying stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServerStep {
+    /// So many bytes must be there to go on.
+    More(usize),
+    /// The server owes nothing.
+    Settled,
+    /// Settings or BEGIN of ours were refused: the backend is not what the client needs.
+    SetupFailed(PgError),
+}
+
+impl Engine {
+    /// Relays what is in `buf`; stops when the server owes nothing.
+    ///
+    /// # Errors
+    /// The server sent what is no message, or none that was asked for: the backend must be closed.
+    pub fn server(
+        &mut self,
+        watch: &dyn Watch,
+        books: &mut Books,
+        buf: &mut Buf,
+        out: &mut Out,
+    ) -> Result<ServerStep, Violation> {
+        loop {
+            if self.server_rest.is_some() && !relay_rest(&mut self.server_rest, buf, out) {
+                return Ok(ServerStep::More(1));
+            }
+            let Some(header) = backend_header(buf.filled())? else { return Ok(ServerStep::More(HEADER_LEN)) };
+            let whole = buf.filled().len() >= header.len;
+            if !whole && must_be_whole(header.tag, header.len) {
+                return Ok(ServerStep::More(header.len));
+            }
+            let message = buf.at(buf.position(), header.len);
+            let fate = self
+                .tracker
+                .on_server(header.tag, message::ready_status(message).filter(|_| header.tag == b'Z'))?;
+            let failed = self.look_into(header.tag, message, books, watch);
+            if fate == Fate::Pass
+                && header.tag == b'E'
+                && whole
+                && put_renamed(&self.statements, message, out)
+            {
+                buf.consume(header.len);
+            } else {
+                self.server_rest = Some(Rest { left: header.len, pass: fate == Fate::Pass });
+                relay_rest(&mut self.server_rest, buf, out);
+            }
+            self.put_synths(out, books);
+            if let Some(error) = failed {
+                return Ok(ServerStep::SetupFailed(error));
+            }
+            if header.tag == b'Z' && self.is_settled() {
+                return Ok(ServerStep::Settled);
+            }
+        }
+    }
+
+    /// What the books and the metrics learn from a message. An error of our own set-up is given back.
+    fn look_into(
+        &mut self,
+        tag: u8,
+        message: &[u8],
+        books: &mut Books,
+        watch: &dyn Watch,
+    ) -> Option<PgError> {
+        match tag {
+            b'C' => self.on_tag(message, books),
+            b'S' => {
+                if let Some((name, value)) = message::parameter_status(message) {
+                    books.parameters.set(&String::from_utf8_lossy(name), &String::from_utf8_lossy(value));
+                }
+            }
+            b'Z' if self.tracker.is_clean() => watch.transaction(),
+            b'E' => return self.on_error(message, watch),
+            _ => {}
+        }
+        None
+    }
+
+    /// The tags of the two commands that undo what the books hold.
+    fn on_tag(&mut self, message: &[u8], books: &mut Books) {
+        let discard = match message::command_tag(message) {
+            Some(b"DEALLOCATE ALL") => false,
+            Some(b"DISCARD ALL") => true,
+            _ => return,
+        };
+        self.statements.clear();
+        books.prepared.clear();
+        if discard {
+            self.pin = None;
+            books.settings = std::sync::Arc::new(Settings::default());
+        }
+    }
+
+    fn on_error(&mut self, message: &[u8], watch: &dyn Watch) -> Option<PgError> {
+        let view = ErrorView::parse(message.get(HEADER_LEN..).unwrap_or_default());
+        let severity = view.severity().unwrap_or(Severity::Error);
+        self.fatal |= severity.ends_session();
+        watch.server_error(severity, view.code());
+        let ours = self.tracker.setup_failed();
+        ours.then(|| view.to_error())
+    }
+}
+
+/// Messages that are looked into, and small.
+fn must_be_whole(tag: u8, len: usize) -> bool {
+    match tag {
+        b'Z' | b'C' | b'S' => true,
+        b'E' => len <= ERROR_LIMIT,
+        _ => false,
+    }
+}
+
+/// Passes on or drops what is there of the current message; says whether that was all of it.
+fn relay_rest(rest: &mut Option<Rest>, buf: &mut Buf, out: &mut Out) -> bool {
+    let Some(current) = rest else { return true };
+    let count = current.left.min(buf.filled().len());
+    if current.pass && count > 0 {
+        out.span(buf, count);
+    }
+    buf.consume(count);
+    current.left -= count;
+    let done = current.left == 0;
+    if done {
+        *rest = None;
+    }
+    done
+}
+
+/// Errors name statements by their name on the server: the client gets its own. False when there is none.
+fn put_renamed(statements: &crate::statements::ClientStatements, message: &[u8], out: &mut Out) -> bool {
+    let Some((at, id, end)) = find_name(message) else { return false };
+    let Some(name) = statements.name_of(id) else { return false };
+    let (Some(before), Some(after)) = (message.get(HEADER_LEN..at), message.get(end..)) else { return false };
+    out.own(|own| {
+        put_header(own, b'E', before.len() + name.len() + after.len());
+        own.put_slice(before);
+        own.put_slice(name);
+        own.put_slice(after);
+    });
+    true
+}
+
+/// Where a name of ours stands in `bytes`, which statement it is, and where it ends.
+fn find_name(bytes: &[u8]) -> Option<(usize, StatementId, usize)> {
+    let prefix = NAME_PREFIX.as_bytes();
+    let at = bytes.windows(prefix.len()).position(|window| window == prefix)?;
+    let digits = bytes.get(at + prefix.len()..)?.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let end = at + prefix.len() + digits;
+    StatementId::from_name(bytes.get(at..end)?).map(|id| (at, id, end))
+}

@@ -1,0 +1,150 @@
+//! What a client is told at login: the parameters that servers report to this user in this database,
+//! with the client's own settings over them.
+//!
+//! The first client of a database and user waits for a backend; later ones are greeted from what is
+//! known. A set of settings is tried on a backend once, and known from then on.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::settings::{Parameters, Settings};
+
+/// Sets of settings that are remembered for one database and user; beyond it all are forgotten.
+const KNOWN_SETTINGS: usize = 512;
+/// Databases and users that are remembered; beyond it all are forgotten.
+const KNOWN_GREETINGS: usize = 10_000;
+
+#[derive(Debug, Default)]
+struct Greeting {
+    parameters: Parameters,
+    known: HashMap<Arc<Settings>, Parameters>,
+}
+
+/// Database and user.
+type Key = (Arc<str>, Arc<str>);
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Greetings {
+    by_key: Mutex<HashMap<Key, Greeting>>,
+}
+
+impl Greetings {
+    /// A new backend reported `parameters`, before any setting of a client.
+    pub fn learn(&self, database: &Arc<str>, user: &Arc<str>, parameters: &Parameters) {
+        let mut all = self.by_key.lock();
+        if all.len() >= KNOWN_GREETINGS {
+            all.clear();
+        }
+        let greeting = all.entry((Arc::clone(database), Arc::clone(user))).or_default();
+        if greeting.parameters != *parameters {
+            // Other defaults: what settings lead to may have changed as well.
+            greeting.known.clear();
+            greeting.parameters = parameters.clone();
+        }
+    }
+
+    /// The parameters to tell a client with `settings`, and the shared copy of these; `None` when a
+    /// backend must be asked.
+    #[must_use]
+    pub fn get(
+        &self,
+        database: &Arc<str>,
+        user: &Arc<str>,
+        settings: &Settings,
+    ) -> Option<(Arc<Settings>, Parameters)> {
+        let mut all = self.by_key.lock();
+        let greeting = all.get_mut(&(Arc::clone(database), Arc::clone(user)))?;
+        if !greeting.known.contains_key(settings) {
+            greeting.put(Arc::new(settings.clone()), foreseeable(settings)?);
+        }
+        let (settings, changes) = greeting.known.get_key_value(settings)?;
+        Some((Arc::clone(settings), greeting.parameters.clone().with(changes)))
+    }
+
+    /// With these settings a backend that reports `before` reports `after`.
+    pub fn learn_settings(
+        &self,
+        database: &Arc<str>,
+        user: &Arc<str>,
+        settings: &Arc<Settings>,
+        before: &Parameters,
+        after: &Parameters,
+    ) {
+        let mut all = self.by_key.lock();
+        if let Some(greeting) = all.get_mut(&(Arc::clone(database), Arc::clone(user))) {
+            greeting.put(Arc::clone(settings), before.changes_to(after));
+        }
+    }
+}
+
+impl Greeting {
+    fn put(&mut self, settings: Arc<Settings>, changes: Parameters) {
+        if self.known.len() >= KNOWN_SETTINGS {
+            self.known.clear();
+        }
+        self.known.insert(settings, changes);
+    }
+}
+
+/// What needs no server to be known: no settings, or a plain application name.
+fn foreseeable(settings: &Settings) -> Option<Parameters> {
+    let mut changes = Parameters::default();
+    match settings.pairs() {
+        [] => {}
+        [(name, value)] if name == "application_name" && is_plain_name(value) => changes.set(name, value),
+        _ => return None,
+    }
+    Some(changes)
+}
+
+/// One that the server takes as it stands: shorter than NAMEDATALEN, printable ASCII.
+fn is_plain_name(value: &str) -> bool {
+    value.len() < 64 && value.bytes().all(|byte| (32..127).contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(pairs: &[(&str, &str)]) -> Settings {
+        Settings::new(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    }
+
+    fn parameters(pairs: &[(&str, &str)]) -> Parameters {
+        let mut parameters = Parameters::default();
+        pairs.iter().for_each(|(name, value)| parameters.set(name, value));
+        parameters
+    }
+
+    #[test]
+    fn what_a_server_must_say_is_asked_once() {
+        let (greetings, database, user) = (Greetings::default(), Arc::from("d"), Arc::from("u"));
+        let zone = settings(&[("TimeZone", "utc")]);
+        assert!(greetings.get(&database, &user, &settings(&[])).is_none());
+        greetings.learn(&database, &user, &parameters(&[("TimeZone", "GMT"), ("application_name", "")]));
+        let (_, told) = greetings.get(&database, &user, &settings(&[("application_name", "psql")])).unwrap();
+        assert_eq!(told.get("application_name"), Some("psql"));
+        assert!(greetings.get(&database, &user, &zone).is_none());
+        let shared = Arc::new(zone.clone());
+        let before = parameters(&[("TimeZone", "GMT"), ("application_name", "other")]);
+        let after = parameters(&[("TimeZone", "UTC"), ("application_name", "other")]);
+        greetings.learn_settings(&database, &user, &shared, &before, &after);
+        let (same, told) = greetings.get(&database, &user, &zone).unwrap();
+        assert!(Arc::ptr_eq(&same, &shared));
+        assert_eq!((told.get("TimeZone"), told.get("application_name")), (Some("UTC"), Some("")));
+    }
+
+    #[test]
+    fn other_defaults_forget_what_was_tried() {
+        let (greetings, database, user) = (Greetings::default(), Arc::from("d"), Arc::from("u"));
+        let zone = Arc::new(settings(&[("TimeZone", "utc")]));
+        let first = parameters(&[("TimeZone", "GMT")]);
+        greetings.learn(&database, &user, &first);
+        greetings.learn_settings(&database, &user, &zone, &first, &parameters(&[("TimeZone", "UTC")]));
+        greetings.learn(&database, &user, &parameters(&[("TimeZone", "Europe/Paris")]));
+        assert!(greetings.get(&database, &user, &zone).is_none());
+    }
+}

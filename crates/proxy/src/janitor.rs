@@ -1,0 +1,57 @@
+//! Looks after what nobody holds: idle backends that are too old, dead, or of a node that changed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::shared::Shared;
+use crate::workers::Workers;
+
+/// How often.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Runs for ever, on the control plane.
+pub(crate) async fn run(shared: Arc<Shared>, workers: Arc<Workers>) {
+    let mut counted = (0, 0);
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        sweep(&shared);
+        counted = count_verdicts(&shared, &workers, counted);
+    }
+}
+
+fn sweep(shared: &Shared) {
+    let config = shared.deps.config.load();
+    let topology = shared.deps.topology.load();
+    let now = Instant::now();
+    for pool in shared.pools.all() {
+        let Some(node) = topology.node(pool.key.node) else {
+            pool.retire();
+            continue;
+        };
+        if node.port != pool.address.port || *node.hostname != *pool.address.hostname {
+            pool.retire();
+            continue;
+        }
+        let idle_limit = config.server_idle_timeout;
+        let closed = pool.close_idle(|backend| {
+            let idle = !idle_limit.is_zero() && now.duration_since(backend.idle_since) >= idle_limit;
+            idle || backend.is_older_than(config.server_lifetime, now)
+                || backend.epoch < node.changed_epoch
+                || !backend.is_alive()
+        });
+        if closed > 0 {
+            tracing::debug!(node = %node.id, closed, "idle backends closed");
+        }
+    }
+    shared.pools.sweep();
+}
+
+/// The workers count for themselves; the metrics learn the difference.
+fn count_verdicts(shared: &Shared, workers: &Workers, before: (u64, u64)) -> (u64, u64) {
+    let counts = workers.all().map(|worker| worker.classifier_counts());
+    let now = counts.fold((0, 0), |(hits, misses), (h, m)| (hits + h, misses + m));
+    let metrics = &shared.deps.metrics;
+    metrics.verdict_cache_hits.inc_by(now.0.saturating_sub(before.0));
+    metrics.verdict_cache_misses.inc_by(now.1.saturating_sub(before.1));
+    now
+}

@@ -1,0 +1,203 @@
+//! Listening sockets: bound at start, accepted on the control plane, served on a worker.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use config::Config;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, UnixListener};
+
+use crate::registry::Peer;
+use crate::stream::Stream;
+
+/// How long accepting pauses when the system gives no descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The longest path of a Unix socket (`sun_path`, with its end).
+const MAX_SOCKET_PATH: usize = 107;
+
+/// A listener could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// A TCP address.
+    #[error("cannot listen on {address}: {source}")]
+    Tcp {
+        /// The address.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A Unix socket.
+    #[error("cannot listen on {}: {source}", .path.display())]
+    Unix {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// One listening socket. Dropping it closes it, and removes the file of a Unix socket.
+#[derive(Debug)]
+pub enum Listener {
+    /// TCP.
+    Tcp(TcpListener),
+    /// Unix.
+    Unix(UnixListener, SocketFile),
+}
+
+/// A socket's file, removed with it.
+#[derive(Debug)]
+pub struct SocketFile(Option<PathBuf>);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.0.as_ref().map(std::fs::remove_file) {
+            tracing::debug!(path = ?self.0, error = %error, "cannot remove socket file");
+        }
+    }
+}
+
+/// A connection that was accepted, not yet on a worker's reactor.
+#[derive(Debug)]
+pub enum Accepted {
+    /// TCP.
+    Tcp(std::net::TcpStream),
+    /// Unix.
+    Unix(std::os::unix::net::UnixStream),
+}
+
+impl Accepted {
+    /// Brings it to the reactor of the calling task.
+    ///
+    /// # Errors
+    /// Those of the reactor and of the socket's options.
+    pub fn into_stream(self) -> io::Result<(Stream, Peer, Peer)> {
+        Ok(match self {
+            Self::Tcp(stream) => {
+                let stream = tokio::net::TcpStream::from_std(stream)?;
+                stream.set_nodelay(true)?;
+                let (peer, local) = (Peer::Tcp(stream.peer_addr()?), Peer::Tcp(stream.local_addr()?));
+                (Stream::Tcp(stream), peer, local)
+            }
+            Self::Unix(stream) => {
+                (Stream::Unix(tokio::net::UnixStream::from_std(stream)?), Peer::Unix, Peer::Unix)
+            }
+        })
+    }
+}
+
+/// Binds everything that the configuration names. Must be called inside a runtime.
+///
+/// # Errors
+/// The first address that cannot be bound.
+pub fn bind(config: &Config) -> Result<Vec<Listener>, ListenError> {
+    let mut listeners = Vec::new();
+    for address in &config.listen_addresses {
+        for address in resolve(address, config.port)? {
+            let listener = bind_tcp(address, config.listen_backlog)
+                .map_err(|source| ListenError::Tcp { address: address.to_string(), source })?;
+            listeners.push(Listener::Tcp(listener));
+        }
+    }
+    for directory in socket_directories(config) {
+        let path = Path::new(directory).join(format!(".s.PGSQL.{}", config.port));
+        let listener = match directory.strip_prefix('@') {
+            Some(_) => bind_abstract(&path).map(|listener| Listener::Unix(listener, SocketFile(None))),
+            None => bind_unix(&path, config.unix_socket_permissions)
+                .map(|listener| Listener::Unix(listener, SocketFile(Some(path.clone())))),
+        };
+        listeners.push(listener.map_err(|source| ListenError::Unix { path, source })?);
+    }
+    Ok(listeners)
+}
+
+/// The default directory is used where it is there; one that was asked for must be there.
+fn socket_directories(config: &Config) -> impl Iterator<Item = &String> {
+    let given = config.is_given("unix_socket_directories");
+    config.unix_socket_directories.iter().filter(move |directory| given || Path::new(directory).is_dir())
+}
+
+/// A name in Linux's abstract namespace: no file, no permissions.
+fn bind_abstract(path: &Path) -> io::Result<UnixListener> {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::ffi::OsStrExt;
+    let name = path.as_os_str().as_bytes().strip_prefix(b"@").unwrap_or_default();
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+    let listener = std::os::unix::net::UnixListener::bind_addr(&address)?;
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
+}
+
+fn resolve(name: &str, port: u16) -> Result<Vec<std::net::SocketAddr>, ListenError> {
+    use std::net::ToSocketAddrs;
+    if name == "*" {
+        // One dual-stack socket where the system has IPv6.
+        let any = std::net::SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, port));
+        let has_ipv6 = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP)).is_ok();
+        return Ok(vec![if has_ipv6 { any } else { (std::net::Ipv4Addr::UNSPECIFIED, port).into() }]);
+    }
+    let resolved = (name, port).to_socket_addrs();
+    let mut addresses: Vec<_> =
+        resolved.map_err(|source| ListenError::Tcp { address: format!("{name}:{port}"), source })?.collect();
+    addresses.dedup();
+    Ok(addresses)
+}
+
+fn bind_tcp(address: std::net::SocketAddr, backlog: u32) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    TcpListener::from_std(socket.into())
+}
+
+fn bind_unix(path: &Path, permissions: u32) -> io::Result<UnixListener> {
+    if path.as_os_str().len() > MAX_SOCKET_PATH {
+        let text = format!("the path is longer than {MAX_SOCKET_PATH} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    remove_stale(path)?;
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(permissions))?;
+    Ok(listener)
+}
+
+/// Removes the socket of a process that is gone. One that answers is left alone.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !metadata.file_type().is_socket() {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file is there and is no socket"));
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there")),
+        Err(_) => std::fs::remove_file(path),
+    }
+}
+
+impl Listener {
+    /// Accepts for ever, and gives each connection to `serve`.
+    pub async fn run(self, serve: impl Fn(Accepted) + Send + Sync) {
+        loop {
+            match self.accept().await {
+                Ok(accepted) => serve(accepted),
+                Err(error) => {
+                    tracing::warn!(error = %error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<Accepted> {
+        match self {
+            Self::Tcp(listener) => Ok(Accepted::Tcp(listener.accept().await?.0.into_std()?)),
+            Self::Unix(listener, _) => Ok(Accepted::Unix(listener.accept().await?.0.into_std()?)),
+        }
+    }
+}

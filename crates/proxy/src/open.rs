@@ -1,0 +1,89 @@
+//! Making a backend for a pool.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Instant;
+
+use cluster::Node;
+use config::Config;
+use telemetry::metrics::BackendState;
+
+use crate::backend::{Backend, CancelKey};
+use crate::connect::{ConnectError, ConnectOptions, Keepalive, NodeAddress, connect};
+use crate::engine::Books;
+use crate::pool::Slot;
+use crate::session::Identity;
+use crate::settings::Parameters;
+use crate::shared::Worker;
+
+/// Connects to `node` as `identity` says, and takes the place `slot` with the result.
+pub(crate) fn open(
+    worker: &Arc<Worker>,
+    identity: &Identity,
+    config: &Config,
+    slot: Slot,
+    node: &Node,
+) -> impl Future<Output = Result<Box<Backend>, ConnectError>> + Send + use<> {
+    let address = slot.pool().map(|pool| Arc::clone(&pool.address));
+    let address = address
+        .unwrap_or_else(|| Arc::new(NodeAddress { hostname: node.hostname.to_string(), port: node.port }));
+    let options = connect_options(identity, config, address);
+    let worker = Arc::clone(worker);
+    let names =
+        (Arc::clone(&identity.database), Arc::clone(&identity.node_database), Arc::clone(&identity.user));
+    let (id, epoch) = (node.id, node.changed_epoch);
+    let metrics = worker.shared.node_metrics(node);
+    async move {
+        let mut slot = slot;
+        if let Some(metrics) = &metrics {
+            metrics.connects.inc();
+            metrics.backend_moved(None, Some(BackendState::Connecting));
+        }
+        let connected = connect(&options).await;
+        if let Some(metrics) = &metrics {
+            metrics.backend_moved(Some(BackendState::Connecting), None);
+            if let Err(error) = &connected {
+                metrics.connect_failures.inc(error.kind() as usize);
+            }
+        }
+        let connected = connected?;
+        slot.connected();
+        let (database, node_database, user) = names;
+        let shared = &worker.shared;
+        let entry = shared.registry.enter_server(id, &node_database, &user, connected.backend_pid, metrics);
+        let mut parameters = Parameters::default();
+        connected.parameters.iter().for_each(|(name, value)| parameters.set(name, value));
+        shared.greetings.learn(&database, &user, &parameters);
+        let key = CancelKey {
+            address: options.address,
+            pid: connected.backend_pid,
+            secret: connected.secret.into(),
+        };
+        let now = Instant::now();
+        Ok(Box::new(Backend {
+            stream: connected.stream,
+            books: Books { parameters, ..Books::default() },
+            key,
+            node: id,
+            epoch,
+            worker: worker.id,
+            opened: now,
+            idle_since: now,
+            entry,
+            slot,
+        }))
+    }
+}
+
+fn connect_options(identity: &Identity, config: &Config, address: Arc<NodeAddress>) -> ConnectOptions {
+    ConnectOptions {
+        address,
+        user: identity.user.to_string(),
+        database: identity.node_database.to_string(),
+        // Nothing of the client's: what it asks for comes and goes with it.
+        params: Vec::new(),
+        credentials: identity.credentials.clone(),
+        connect_timeout: config.connect_timeout,
+        keepalive: Keepalive::from(config),
+    }
+}

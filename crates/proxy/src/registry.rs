@@ -1,0 +1,482 @@
+//! Who is here: every client and every backend, for SHOW, for cancel requests, and for the shutdown.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::{Instant, SystemTime};
+
+use atomic_waker::AtomicWaker;
+use cluster::NodeId;
+use parking_lot::Mutex;
+use router::PinReason;
+use telemetry::metrics::{BackendState, NodeMetrics};
+use tokio::sync::Notify;
+
+use crate::backend::CancelKey;
+
+/// Where a connection comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// TCP.
+    Tcp(std::net::SocketAddr),
+    /// A Unix socket.
+    Unix,
+}
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix => f.write_str("local"),
+        }
+    }
+}
+
+/// What a client is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ClientState {
+    /// Starting up or logging in.
+    Login,
+    /// Has no backend.
+    Idle,
+    /// Has one.
+    Active,
+    /// Waits for one.
+    Waiting,
+}
+
+/// Something that another task wants of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Flag {
+    /// End at the next transaction border.
+    Drain = 1,
+    /// End now.
+    Kill = 2,
+    /// The wait for a backend was cancelled.
+    Cancel = 4,
+}
+
+/// One client.
+#[derive(Debug)]
+pub struct ClientEntry {
+    /// Our process number for it.
+    pub id: u32,
+    /// The secret that goes with it in cancel requests.
+    pub secret: [u8; 4],
+    /// Where it comes from.
+    pub peer: Peer,
+    /// Where it came in.
+    pub local: Peer,
+    /// When it connected.
+    pub connected_at: SystemTime,
+    started: Instant,
+    names: Mutex<Names>,
+    state: AtomicU8,
+    flags: AtomicU32,
+    pin: AtomicU8,
+    request_at: AtomicU64,
+    statements: AtomicU32,
+    waker: AtomicWaker,
+    cancel: Mutex<CancelState>,
+    cancelled: Notify,
+}
+
+/// What a client calls itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Names {
+    /// The user it logged in as.
+    pub user: String,
+    /// The database it is in.
+    pub database: String,
+    /// Its application name at start-up.
+    pub application_name: String,
+}
+
+#[derive(Debug, Default)]
+struct CancelState {
+    key: Option<CancelKey>,
+    server: Option<u64>,
+    on_their_way: u32,
+}
+
+impl ClientEntry {
+    fn new(id: u32, secret: [u8; 4], peer: Peer, local: Peer) -> Self {
+        Self {
+            id,
+            secret,
+            peer,
+            local,
+            connected_at: SystemTime::now(),
+            started: Instant::now(),
+            names: Mutex::default(),
+            state: AtomicU8::new(ClientState::Login as u8),
+            flags: AtomicU32::new(0),
+            pin: AtomicU8::new(0),
+            request_at: AtomicU64::new(0),
+            statements: AtomicU32::new(0),
+            waker: AtomicWaker::new(),
+            cancel: Mutex::default(),
+            cancelled: Notify::new(),
+        }
+    }
+
+    /// Its names.
+    #[must_use]
+    pub fn names(&self) -> Names {
+        self.names.lock().clone()
+    }
+
+    /// It has logged in.
+    pub fn set_names(&self, names: Names) {
+        *self.names.lock() = names;
+    }
+
+    /// What it is doing.
+    #[must_use]
+    pub fn state(&self) -> ClientState {
+        match self.state.load(Ordering::Relaxed) {
+            0 => ClientState::Login,
+            1 => ClientState::Idle,
+            2 => ClientState::Active,
+            _ => ClientState::Waiting,
+        }
+    }
+
+    /// It does something else now.
+    pub fn set_state(&self, state: ClientState) {
+        self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    /// It begins something.
+    pub fn set_request(&self, now: Instant) {
+        let nanos = now.duration_since(self.started).as_nanos();
+        self.request_at.store(u64::try_from(nanos).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// When it last began something.
+    #[must_use]
+    pub fn request_at(&self) -> SystemTime {
+        self.connected_at + std::time::Duration::from_nanos(self.request_at.load(Ordering::Relaxed))
+    }
+
+    /// What holds it to its backend.
+    #[must_use]
+    pub fn pin(&self) -> Option<PinReason> {
+        let position = usize::from(self.pin.load(Ordering::Relaxed)).checked_sub(1)?;
+        PinReason::ALL.get(position).copied()
+    }
+
+    /// What holds it to its backend from now on.
+    pub fn set_pin(&self, pin: Option<PinReason>) {
+        let position = pin.and_then(|pin| PinReason::ALL.iter().position(|known| *known == pin));
+        let code = position.and_then(|position| u8::try_from(position + 1).ok()).unwrap_or(0);
+        self.pin.store(code, Ordering::Relaxed);
+    }
+
+    /// How many prepared statements it holds.
+    #[must_use]
+    pub fn statements(&self) -> u32 {
+        self.statements.load(Ordering::Relaxed)
+    }
+
+    /// It holds so many prepared statements.
+    pub fn set_statements(&self, count: usize) {
+        self.statements.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// Asks something of the session's task, and wakes it.
+    pub fn raise(&self, flag: Flag) {
+        self.flags.fetch_or(flag as u32, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Takes a request back.
+    pub fn lower(&self, flag: Flag) {
+        self.flags.fetch_and(!(flag as u32), Ordering::Relaxed);
+    }
+
+    /// Whether that was asked. The task that calls this is woken by [`ClientEntry::raise`].
+    pub fn is_raised(&self, flag: Flag, cx: &std::task::Context<'_>) -> bool {
+        self.waker.register(cx.waker());
+        self.has(flag)
+    }
+
+    /// Whether that was asked.
+    #[must_use]
+    pub fn has(&self, flag: Flag) -> bool {
+        self.flags.load(Ordering::Acquire) & flag as u32 != 0
+    }
+
+    /// It got the backend `server`.
+    pub fn bind(&self, key: &CancelKey, server: u64) {
+        let mut cancel = self.cancel.lock();
+        cancel.key = Some(key.clone());
+        cancel.server = Some(server);
+    }
+
+    /// It gives its backend back; false while a cancel request is on its way there.
+    pub fn unbind(&self) -> bool {
+        let mut cancel = self.cancel.lock();
+        cancel.key = None;
+        cancel.server = None;
+        cancel.on_their_way == 0
+    }
+
+    /// Waits until no cancel request is on its way.
+    pub async fn no_cancel_on_its_way(&self) {
+        loop {
+            let notified = self.cancelled.notified();
+            if self.cancel.lock().on_their_way == 0 {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// The backend it has.
+    #[must_use]
+    pub fn server(&self) -> Option<u64> {
+        self.cancel.lock().server
+    }
+
+    /// How many cancel requests are on their way to its backend.
+    #[must_use]
+    pub fn cancels(&self) -> u32 {
+        self.cancel.lock().on_their_way
+    }
+
+    /// A cancel request came: where to send it on. The backend stays with the client meanwhile.
+    pub fn begin_cancel(self: &Arc<Self>) -> Option<CancelOnItsWay> {
+        let mut cancel = self.cancel.lock();
+        let Some(key) = cancel.key.clone() else {
+            drop(cancel);
+            self.raise(Flag::Cancel);
+            return None;
+        };
+        cancel.on_their_way += 1;
+        Some(CancelOnItsWay { key, client: Arc::clone(self) })
+    }
+}
+
+/// A cancel request that is being sent on; dropping it lets the backend go.
+#[derive(Debug)]
+pub struct CancelOnItsWay {
+    /// Where to.
+    pub key: CancelKey,
+    client: Arc<ClientEntry>,
+}
+
+impl Drop for CancelOnItsWay {
+    fn drop(&mut self) {
+        self.client.cancel.lock().on_their_way -= 1;
+        self.client.cancelled.notify_waiters();
+    }
+}
+
+/// What a backend is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ServerState {
+    /// In the pool.
+    Idle,
+    /// On loan.
+    Active,
+}
+
+/// One backend.
+#[derive(Debug)]
+pub struct ServerEntry {
+    /// Its number.
+    pub id: u64,
+    /// Its node.
+    pub node: NodeId,
+    /// The database.
+    pub database: Arc<str>,
+    /// The user.
+    pub user: Arc<str>,
+    /// The server's process id.
+    pub pid: u32,
+    /// When the connection was made.
+    pub connected_at: SystemTime,
+    started: Instant,
+    active: AtomicBool,
+    client: AtomicU32,
+    request_at: AtomicU64,
+    statements: AtomicU32,
+    metrics: Option<Arc<NodeMetrics>>,
+    registry: std::sync::Weak<Registry>,
+}
+
+impl ServerEntry {
+    fn moved(&self, from: Option<BackendState>, to: Option<BackendState>) {
+        if let Some(metrics) = &self.metrics {
+            metrics.backend_moved(from, to);
+        }
+    }
+
+    /// The counters of its node.
+    #[must_use]
+    pub fn metrics(&self) -> Option<&Arc<NodeMetrics>> {
+        self.metrics.as_ref()
+    }
+
+    /// What it is doing.
+    #[must_use]
+    pub fn state(&self) -> ServerState {
+        if self.active.load(Ordering::Relaxed) { ServerState::Active } else { ServerState::Idle }
+    }
+
+    /// The client that has it.
+    #[must_use]
+    pub fn client(&self) -> Option<u32> {
+        Some(self.client.load(Ordering::Relaxed)).filter(|id| *id != 0)
+    }
+
+    /// A client has it.
+    pub fn lent(&self, client: u32, now: Instant) {
+        self.client.store(client, Ordering::Relaxed);
+        if !self.active.swap(true, Ordering::Relaxed) {
+            self.moved(Some(BackendState::Idle), Some(BackendState::Active));
+        }
+        let nanos = now.duration_since(self.started).as_nanos();
+        self.request_at.store(u64::try_from(nanos).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Nobody has it; it holds so many prepared statements.
+    pub fn returned(&self, statements: usize) {
+        self.client.store(0, Ordering::Relaxed);
+        if self.active.swap(false, Ordering::Relaxed) {
+            self.moved(Some(BackendState::Active), Some(BackendState::Idle));
+        }
+        self.statements.store(u32::try_from(statements).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// When it was last lent.
+    #[must_use]
+    pub fn request_at(&self) -> SystemTime {
+        self.connected_at + std::time::Duration::from_nanos(self.request_at.load(Ordering::Relaxed))
+    }
+
+    /// How many prepared statements it holds.
+    #[must_use]
+    pub fn statements(&self) -> u32 {
+        self.statements.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for ServerEntry {
+    fn drop(&mut self) {
+        let last = if *self.active.get_mut() { BackendState::Active } else { BackendState::Idle };
+        self.moved(Some(last), None);
+        if let Some(registry) = self.registry.upgrade() {
+            registry.servers.lock().remove(&self.id);
+        }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Registry {
+    clients: Mutex<HashMap<u32, Arc<ClientEntry>>>,
+    servers: Mutex<HashMap<u64, std::sync::Weak<ServerEntry>>>,
+    next_client: AtomicU32,
+    next_server: AtomicU64,
+}
+
+/// A client's place in the registry; dropping it takes the client out.
+#[derive(Debug)]
+pub struct Registered {
+    /// The entry.
+    pub entry: Arc<ClientEntry>,
+    registry: Arc<Registry>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.registry.clients.lock().remove(&self.entry.id);
+    }
+}
+
+impl Registry {
+    /// Enters a client, under a number that nobody has.
+    pub fn enter(self: &Arc<Self>, peer: Peer, local: Peer) -> Registered {
+        let mut clients = self.clients.lock();
+        let id = loop {
+            // Process ids are positive 31-bit numbers for clients that keep them signed.
+            let id = self.next_client.fetch_add(1, Ordering::Relaxed) & 0x7fff_ffff;
+            if id != 0 && !clients.contains_key(&id) {
+                break id;
+            }
+        };
+        let entry = Arc::new(ClientEntry::new(id, rand::random(), peer, local));
+        clients.insert(id, Arc::clone(&entry));
+        Registered { entry, registry: Arc::clone(self) }
+    }
+
+    /// Enters a backend.
+    pub fn enter_server(
+        self: &Arc<Self>,
+        node: NodeId,
+        database: &Arc<str>,
+        user: &Arc<str>,
+        pid: u32,
+        metrics: Option<Arc<NodeMetrics>>,
+    ) -> Arc<ServerEntry> {
+        let id = self.next_server.fetch_add(1, Ordering::Relaxed) + 1;
+        let entry = Arc::new(ServerEntry {
+            id,
+            node,
+            database: Arc::clone(database),
+            user: Arc::clone(user),
+            pid,
+            connected_at: SystemTime::now(),
+            started: Instant::now(),
+            active: AtomicBool::new(true),
+            client: AtomicU32::new(0),
+            request_at: AtomicU64::new(0),
+            statements: AtomicU32::new(0),
+            metrics,
+            registry: Arc::downgrade(self),
+        });
+        entry.moved(None, Some(BackendState::Active));
+        self.servers.lock().insert(id, Arc::downgrade(&entry));
+        entry
+    }
+
+    /// The client of that number.
+    #[must_use]
+    pub fn client(&self, id: u32) -> Option<Arc<ClientEntry>> {
+        self.clients.lock().get(&id).map(Arc::clone)
+    }
+
+    /// Every client, by number.
+    #[must_use]
+    pub fn clients(&self) -> Vec<Arc<ClientEntry>> {
+        let mut clients: Vec<_> = self.clients.lock().values().map(Arc::clone).collect();
+        clients.sort_unstable_by_key(|client| client.id);
+        clients
+    }
+
+    /// How many clients there are.
+    #[must_use]
+    pub fn client_count(&self) -> usize {
+        self.clients.lock().len()
+    }
+
+    /// Every backend, by number.
+    #[must_use]
+    pub fn servers(&self) -> Vec<Arc<ServerEntry>> {
+        let mut servers: Vec<_> = self.servers.lock().values().filter_map(std::sync::Weak::upgrade).collect();
+        servers.sort_unstable_by_key(|server| server.id);
+        servers
+    }
+
+    /// Asks the same of every client.
+    pub fn raise_all(&self, flag: Flag) {
+        for client in self.clients() {
+            client.raise(flag);
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Getting a backend: route, balance, pool, connect.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use cluster::{Node, NodeId, Observation, Topology};
+use protocol::error::{ClientFacing, PgError};
+use protocol::sqlstate::SqlState;
+use router::{Algorithm, Policy, Reason, Target, Verdict, decide};
+
+use super::{End, Session};
+use crate::backend::Backend;
+use crate::buffer::BUFFER_LEN;
+use crate::connect::ConnectError;
+use crate::open::open;
+use crate::pool::{Acquired, Grant, Pool, Waiting};
+use crate::registry::{ClientState, Flag};
+
+/// Nodes that one unit may try before it gives up.
+const MAX_ATTEMPTS: usize = 8;
+/// What a client may send ahead while it waits for a backend (bytes).
+const AHEAD_LIMIT: usize = 4 * BUFFER_LEN;
+
+/// Why a unit gets no backend; the session goes on.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// No node takes writes.
+    NoPrimary,
+    /// No node is up.
+    NoNode,
+    /// All backends of the pool are taken.
+    Busy {
+        /// The node.
+        node: NodeId,
+        /// The database.
+        database: Arc<str>,
+        /// The user.
+        user: Arc<str>,
+        /// How many backends the pool has.
+        size: u32,
+        /// How long it was waited.
+        waited: Duration,
+    },
+    /// The node could not be connected to, or refused.
+    Connect(NodeId, Box<ConnectError>),
+    /// The client cancelled the wait.
+    Cancelled,
+}
+
+impl ClientFacing for Refusal {
+    fn to_client(&self) -> PgError {
+        match self {
+            Self::NoPrimary => PgError::error(SqlState::CANNOT_CONNECT_NOW, "no primary node is available")
+                .with_detail("No node that is up accepts writes.")
+                .with_hint("Reads go on if a standby is up. SHOW POOL_NODES tells the state of the nodes."),
+            Self::NoNode => PgError::error(SqlState::CANNOT_CONNECT_NOW, "no node is alive")
+                .with_hint("SHOW POOL_NODES tells the state of the nodes."),
+            Self::Busy { node, database, user, size, waited } => PgError::error(
+                SqlState::TOO_MANY_CONNECTIONS,
+                format!("pool is busy: no backend became free within {} ms", waited.as_millis()),
+            )
+            .with_detail(format!(
+                "All {size} backends of node {node}, database \"{database}\", user \"{user}\" are in use."
+            ))
+            .with_hint("Raise default_pool_size, or query_wait_timeout."),
+            Self::Connect(node, error) => {
+                let error = error.to_client();
+                let detail =
+                    error.detail.clone().unwrap_or_else(|| format!("The connection is to node {node}."));
+                PgError::error(error.code, error.message).with_detail(detail)
+            }
+            Self::Cancelled => {
+                PgError::error(SqlState::QUERY_CANCELED, "canceling statement due to user request")
+            }
+        }
+    }
+}
+
+/// Why a wait ended without its result.
+pub(super) enum Interrupt {
+    Refused(Refusal),
+    End(End),
+}
+
+impl From<Refusal> for Interrupt {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl Session {
+    /// Where a unit of that verdict goes.
+    pub(super) fn route(&mut self, verdict: &Verdict) -> (Target, Reason) {
+        let policy = Policy { load_balance: self.config.load().load_balance_mode };
+        decide(verdict, &self.lazy.view(), &policy)
+    }
+
+    /// A backend for `target`; another node is tried when one cannot be connected to.
+    pub(super) async fn acquire(&mut self, target: Target) -> Result<Box<Backend>, Interrupt> {
+        let mut excluded: Vec<NodeId> = Vec::new();
+        let mut last = None;
+        while excluded.len() < MAX_ATTEMPTS {
+            let topology = Arc::clone(self.topology.load());
+            let Some(node) = self.pick(&topology, target, &excluded) else { break };
+            match self.acquire_on(node, &topology).await {
+                Err(Interrupt::Refused(refusal @ Refusal::Connect(..))) => {
+                    excluded.push(node.id);
+                    last = Some(refusal);
+                }
+                done => return done,
+            }
+        }
+        Err(last
+            .unwrap_or(if target == Target::Primary { Refusal::NoPrimary } else { Refusal::NoNode })
+            .into())
+    }
+
+    fn pick<'t>(&mut self, topology: &'t Topology, target: Target, excluded: &[NodeId]) -> Option<&'t Node> {
+        let algorithm = algorithm(self.config.load().load_balance);
+        let shared = &self.worker.shared;
+        let id = self.worker.picker.lock().pick(topology, target, algorithm, &shared.loads, excluded)?;
+        topology.node(id)
+    }
+
+    async fn acquire_on(&mut self, node: &Node, topology: &Topology) -> Result<Box<Backend>, Interrupt> {
+        if let Some(at) = self.kept.iter().position(|backend| backend.node == node.id) {
+            let mut backend = self.kept.swap_remove(at);
+            if backend.epoch >= node.changed_epoch && backend.is_alive() {
+                self.lend(&backend);
+                return Ok(backend);
+            }
+        }
+        let (database, user) = (&self.identity.database, &self.identity.user);
+        let size = self.config.load().pool_size(database, user);
+        let pool = self.worker.shared.pool(node, &self.identity.node_database, user, size);
+        self.work = Some(pool.load.work());
+        let backend = self.from_pool(&pool, node, topology).await?;
+        self.lend(&backend);
+        Ok(backend)
+    }
+
+    fn lend(&mut self, backend: &Backend) {
+        if self.work.is_none() {
+            self.work = Some(self.worker.shared.loads.node(backend.node).work());
+        }
+        self.client.entry.bind(&backend.key, backend.entry.id);
+        self.client.entry.set_state(ClientState::Active);
+        backend.entry.lent(self.client.entry.id, Instant::now());
+    }
+
+    async fn from_pool(
+        &mut self,
+        pool: &Arc<Pool>,
+        node: &Node,
+        topology: &Topology,
+    ) -> Result<Box<Backend>, Interrupt> {
+        loop {
+            let grant = match pool.acquire(self.worker.id) {
+                Acquired::Granted(grant) => grant,
+                Acquired::Queued(waiting) => self.wait_for(waiting, pool).await?,
+            };
+            let slot = match grant {
+                Grant::Backend(mut backend) => {
+                    if backend.epoch < node.changed_epoch || !backend.is_alive() {
+                        continue;
+                    }
+                    if backend.worker != self.worker.id {
+                        let Ok(moved) = self.rehome(backend) else { continue };
+                        backend = moved;
+                    }
+                    return Ok(backend);
+                }
+                Grant::Place(slot) => slot,
+            };
+            let opening = Box::pin(open(&self.worker, &self.identity, self.config.load(), slot, node));
+            let opened = self.watched(opening).await.map_err(Interrupt::End)?;
+            return opened.map_err(|error| self.connect_failed(node.id, topology, error).into());
+        }
+    }
+
+    /// Brings a backend of another worker to this one's reactor.
+    fn rehome(&self, mut backend: Box<Backend>) -> std::io::Result<Box<Backend>> {
+        backend.worker = self.worker.id;
+        let Backend { stream, books, key, node, epoch, worker, opened, idle_since, entry, slot } = *backend;
+        let stream = stream.rehome()?;
+        Ok(Box::new(Backend { stream, books, key, node, epoch, worker, opened, idle_since, entry, slot }))
+    }
+
+    fn connect_failed(&self, node: NodeId, topology: &Topology, error: ConnectError) -> Refusal {
+        let failure = error.kind();
+        tracing::warn!(node = %node, failure = failure.as_str(), error = %error, "cannot connect to node");
+        self.worker.shared.observe(Observation::ConnectFailed { node, epoch: topology.epoch, failure });
+        Refusal::Connect(node, Box::new(error))
+    }
+
+    async fn wait_for(&mut self, mut waiting: Waiting, pool: &Arc<Pool>) -> Result<Grant, Interrupt> {
+        let limit = self.config.load().query_wait_timeout;
+        let began = Instant::now();
+        self.client.entry.set_state(ClientState::Waiting);
+        let granted = {
+            let granted = pin!(async { limited(limit, waiting.granted()).await });
+            self.watched_or_cancelled(granted).await
+        };
+        self.worker.shared.deps.metrics.backend_wait.observe(began.elapsed().as_secs_f64());
+        match granted? {
+            Some(Some(grant)) => Ok(grant),
+            // The pool is gone: to the next one.
+            Some(None) => Err(Refusal::NoNode.into()),
+            None => {
+                self.worker.shared.deps.metrics.query_wait_timeouts.inc();
+                let key = &pool.key;
+                Err(Refusal::Busy {
+                    node: key.node,
+                    database: Arc::clone(&key.database),
+                    user: Arc::clone(&key.user),
+                    size: pool.counts().limit,
+                    waited: limit,
+                }
+                .into())
+            }
+        }
+    }
+
+    async fn watched_or_cancelled<T>(&mut self, future: impl Future<Output = T>) -> Result<T, Interrupt> {
+        let mut future = pin!(future);
+        std::future::poll_fn(|cx| {
+            if self.client.entry.is_raised(Flag::Cancel, cx) {
+                self.client.entry.lower(Flag::Cancel);
+                return Poll::Ready(Err(Refusal::Cancelled.into()));
+            }
+            self.poll_watched(cx, future.as_mut()).map_err(Interrupt::End)
+        })
+        .await
+    }
+
+    /// Waits for `future`, unless the client leaves or the session must end.
+    pub(super) async fn watched<T>(&mut self, future: impl Future<Output = T>) -> Result<T, End> {
+        let mut future = pin!(future);
+        std::future::poll_fn(|cx| self.poll_watched(cx, future.as_mut())).await
+    }
+
+    fn poll_watched<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        future: std::pin::Pin<&mut impl Future<Output = T>>,
+    ) -> Poll<Result<T, End>> {
+        if let Poll::Ready(result) = future.poll(cx) {
+            return Poll::Ready(Ok(result));
+        }
+        if self.client.entry.is_raised(Flag::Kill, cx) {
+            return Poll::Ready(Err(End::Killed));
+        }
+        // The client's leaving shows as the end of its stream, behind what it sent ahead.
+        while self.from_client.filled().len() < AHEAD_LIMIT {
+            let need = self.from_client.filled().len() + 1;
+            match self.poll_read_client(cx, need) {
+                Poll::Ready(Ok(true)) => {}
+                Poll::Ready(Ok(false)) => return Poll::Ready(Err(End::ClientLeft)),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(End::ClientGone(error))),
+                Poll::Pending => break,
+            }
+        }
+        Poll::Pending
+    }
+}
+
+/// `None` when `limit` passes first; a limit of zero is none.
+async fn limited<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+    if limit.is_zero() { Some(future.await) } else { tokio::time::timeout(limit, future).await.ok() }
+}
+
+fn algorithm(configured: config::LoadBalance) -> Algorithm {
+    match configured {
+        config::LoadBalance::Random => Algorithm::Random,
+        config::LoadBalance::RoundRobin => Algorithm::RoundRobin,
+        config::LoadBalance::LeastConnections => Algorithm::LeastConnections,
+        _ => Algorithm::LeastOutstanding,
+    }
+}

@@ -1,0 +1,113 @@
+//! How a session ends: what the client is told, what becomes of its backend.
+
+use std::io;
+use std::time::Duration;
+
+use protocol::error::{ClientFacing, PgError, write_error};
+use protocol::sqlstate::SqlState;
+
+use super::Session;
+use crate::backend::Backend;
+use crate::connect::send_cancel;
+use crate::engine::Violation;
+
+/// How long a client may take to take its last message.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a cancel request of ours may take.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    /// The client said goodbye.
+    #[error("terminated")]
+    Terminated,
+    /// The client's stream ended without a goodbye.
+    #[error("client closed the connection")]
+    ClientLeft,
+    /// The client's socket failed.
+    #[error("client connection lost: {0}")]
+    ClientGone(io::Error),
+    /// Shutdown, at a transaction border.
+    #[error("shut down")]
+    Drained,
+    /// Shutdown, at once, or an administrator's command.
+    #[error("killed")]
+    Killed,
+    /// The node's socket failed or ended.
+    #[error("node connection lost: {0}")]
+    NodeLost(io::Error),
+    /// The login, or settings that it asked for, were refused.
+    #[error("refused: {}", .0.message)]
+    Refused(PgError),
+    /// One side did not keep to the protocol.
+    #[error("protocol violation: {0}")]
+    Violation(Violation),
+}
+
+impl End {
+    /// The word that logs and metrics use.
+    #[must_use]
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Terminated => "terminated",
+            Self::ClientLeft => "client_left",
+            Self::ClientGone(_) => "client_lost",
+            Self::Drained => "drained",
+            Self::Killed => "killed",
+            Self::NodeLost(_) => "node_lost",
+            Self::Refused(_) => "refused",
+            Self::Violation(_) => "protocol_violation",
+        }
+    }
+
+    /// What to tell the client, if it can still be told.
+    fn farewell(&self) -> Option<PgError> {
+        match self {
+            Self::Terminated | Self::ClientLeft | Self::ClientGone(_) => None,
+            Self::Drained | Self::Killed => Some(PgError::fatal(
+                SqlState::ADMIN_SHUTDOWN,
+                "terminating connection due to administrator command",
+            )),
+            Self::NodeLost(_) => Some(
+                PgError::fatal(SqlState::CONNECTION_FAILURE, "the node closed the connection unexpectedly")
+                    .with_detail("Whether the statement in flight took effect is not known."),
+            ),
+            Self::Refused(error) => Some(error.clone()),
+            Self::Violation(violation) => Some(violation.to_client()),
+        }
+    }
+}
+
+impl Session {
+    /// Tells the client why, and lets go of what it has.
+    pub(super) async fn finish(&mut self, end: &End) {
+        if self.engine.saw_fatal() && matches!(end, End::NodeLost(_)) {
+            // The server's own words are on their way to the client.
+        } else if let Some(error) = end.farewell() {
+            self.worker.shared.deps.metrics.errors.inc(&error.code.0);
+            self.to_client.own(|own| write_error(own, &error));
+        }
+        // A client that takes nothing is left behind.
+        let _ = tokio::time::timeout(FAREWELL_TIMEOUT, self.flush()).await;
+        self.reset_kept().await;
+    }
+
+    /// A backend that the client leaves in the middle: closed, and what it does is cancelled.
+    pub(super) fn abandon(&mut self, backend: Box<Backend>, end: &End) {
+        self.client.entry.unbind();
+        self.work = None;
+        let busy = self.engine.tracker().owes() && !matches!(end, End::NodeLost(_) | End::Violation(_));
+        if !busy {
+            return if self.engine.is_settled() { backend.close() } else { drop(backend) };
+        }
+        let key = backend.key.clone();
+        // The connection stays open until the server has the request: its process would not be found else.
+        self.worker.tasks.spawn("cancel", async move {
+            if let Err(error) = send_cancel(&key.address, key.pid, &key.secret, CANCEL_TIMEOUT).await {
+                tracing::warn!(error = %error, "cannot cancel what a lost client asked for");
+            }
+            drop(backend);
+        });
+    }
+}

@@ -1,0 +1,200 @@
+//! BEGIN is lazy: it is answered at once, and sent in front of the first statement that needs a backend.
+
+use protocol::error::{PgError, write_error};
+use protocol::message::{TxStatus, query_text};
+use protocol::sqlstate::SqlState;
+use router::{TxControl, TxMode, TxView};
+
+use super::Session;
+use crate::engine::{Boundary, Unit};
+
+/// A transaction that the client is in and no backend knows of.
+#[derive(Debug, Default)]
+pub(super) struct LazyTransaction {
+    /// BEGIN, and SET TRANSACTION behind it, as Query messages.
+    messages: Vec<Box<[u8]>>,
+    mode: TxMode,
+    failed: bool,
+}
+
+/// More messages than this in front of the first statement are not kept back.
+const KEPT_MESSAGES: usize = 8;
+/// Longer ones are not kept back (bytes).
+const KEPT_LEN: usize = 1024;
+
+impl LazyTransaction {
+    pub(super) fn is_open(&self) -> bool {
+        !self.messages.is_empty()
+    }
+
+    pub(super) fn status(&self) -> TxStatus {
+        match (self.is_open(), self.failed) {
+            (false, _) => TxStatus::Idle,
+            (true, false) => TxStatus::InTransaction,
+            (true, true) => TxStatus::Failed,
+        }
+    }
+
+    /// An error inside a transaction fails it.
+    pub(super) fn fail(&mut self) {
+        self.failed = self.is_open();
+    }
+
+    pub(super) fn view(&self) -> TxView {
+        TxView { in_transaction: self.is_open(), mode: self.mode }
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// The messages to send in front of the first statement.
+    pub(super) fn messages(&self) -> &[Box<[u8]>] {
+        &self.messages
+    }
+
+    /// A backend has it now, or it is over.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn keep(&mut self, message: &[u8], mode: TxMode) {
+        self.messages.push(message.into());
+        self.mode = self.mode.overlaid(mode);
+    }
+
+    fn has_room_for(&self, message: &[u8]) -> bool {
+        self.messages.len() < KEPT_MESSAGES && message.len() <= KEPT_LEN
+    }
+}
+
+impl Session {
+    /// Answers what needs no backend; false when the unit needs one.
+    pub(super) fn answer_lazily(&mut self, unit: &Unit) -> bool {
+        let single = !unit.extended && unit.boundary == Boundary::Query && unit.verdict.statements == 1;
+        if self.lazy.has_failed() && !(single && ends_transaction(unit.verdict.tx)) {
+            self.refuse(unit, &in_failed_transaction());
+            return true;
+        }
+        if !single || unit.verdict.pin.is_some() {
+            return false;
+        }
+        let message: Box<[u8]> = self.from_client.filled().get(..unit.len).unwrap_or_default().into();
+        let tag = match unit.verdict.tx {
+            TxControl::Begin(mode) if !self.lazy.is_open() && self.lazy.has_room_for(&message) => {
+                self.lazy.keep(&message, mode);
+                begin_tag(&message)
+            }
+            TxControl::SetTransaction(mode) if self.lazy.is_open() && self.lazy.has_room_for(&message) => {
+                self.lazy.keep(&message, mode);
+                "SET"
+            }
+            tx if self.lazy.is_open() && ends_transaction(tx) => {
+                let failed = self.lazy.has_failed();
+                self.lazy.clear();
+                if failed || matches!(tx, TxControl::Rollback { .. }) { "ROLLBACK" } else { "COMMIT" }
+            }
+            _ => return false,
+        };
+        self.engine.drop_unnamed();
+        self.from_client.consume(unit.len);
+        self.put_complete(tag);
+        self.put_ready();
+        true
+    }
+
+    fn put_complete(&mut self, tag: &str) {
+        self.to_client.own(|own| {
+            if let Err(error) = protocol::write::command_complete(own, tag) {
+                // Tags are short constants; a writer that refuses one is a fault of ours.
+                write_error(own, &PgError::error(SqlState::INTERNAL_ERROR, error.to_string()));
+            }
+        });
+    }
+}
+
+fn ends_transaction(tx: TxControl) -> bool {
+    matches!(tx, TxControl::Commit { chain: false } | TxControl::Rollback { chain: false })
+}
+
+fn in_failed_transaction() -> PgError {
+    PgError::error(
+        SqlState::IN_FAILED_SQL_TRANSACTION,
+        "current transaction is aborted, commands ignored until end of transaction block",
+    )
+}
+
+/// PostgreSQL answers with the words that were used.
+fn begin_tag(message: &[u8]) -> &'static str {
+    let text = skip_blanks(query_text(message).unwrap_or_default());
+    let first = text.get(..5).unwrap_or_default();
+    if first.eq_ignore_ascii_case(b"start") { "START TRANSACTION" } else { "BEGIN" }
+}
+
+/// What follows the white space and comments at the front of `text`.
+fn skip_blanks(mut text: &[u8]) -> &[u8] {
+    loop {
+        text = text.trim_ascii_start();
+        text = match text {
+            [b'-', b'-', rest @ ..] => rest
+                .iter()
+                .position(|byte| *byte == b'\n')
+                .and_then(|end| rest.get(end..))
+                .unwrap_or_default(),
+            [b'/', b'*', rest @ ..] => skip_comment(rest),
+            [b';', rest @ ..] => rest,
+            _ => return text,
+        };
+    }
+}
+
+/// What follows a comment whose opening has been read; comments nest.
+fn skip_comment(mut text: &[u8]) -> &[u8] {
+    let mut depth = 1;
+    while depth > 0 {
+        text = match text {
+            [b'*', b'/', rest @ ..] => {
+                depth -= 1;
+                rest
+            }
+            [b'/', b'*', rest @ ..] => {
+                depth += 1;
+                rest
+            }
+            [_, rest @ ..] => rest,
+            [] => return text,
+        };
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tag(sql: &str) -> &'static str {
+        let mut message = bytes::BytesMut::new();
+        crate::engine::put_query(&mut message, sql.as_bytes());
+        begin_tag(&message)
+    }
+
+    #[test]
+    fn the_tag_is_that_of_the_words_used() {
+        assert_eq!(tag("begin"), "BEGIN");
+        assert_eq!(tag(" -- start\n/* start /* */ */ ; BEGIN /* start */"), "BEGIN");
+        assert_eq!(tag("/**/Start Transaction Read Only"), "START TRANSACTION");
+    }
+
+    #[test]
+    fn a_transaction_is_open_from_its_first_message_to_its_end() {
+        let mut lazy = LazyTransaction::default();
+        lazy.fail();
+        assert_eq!(lazy.status(), TxStatus::Idle);
+        lazy.keep(b"x", TxMode::default());
+        assert_eq!(lazy.status(), TxStatus::InTransaction);
+        lazy.fail();
+        assert_eq!(lazy.status(), TxStatus::Failed);
+        lazy.clear();
+        assert_eq!(lazy.status(), TxStatus::Idle);
+    }
+}

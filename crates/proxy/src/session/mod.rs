@@ -1,0 +1,243 @@
+//! One client: a task that owns the client's socket and, while it has one, the backend's.
+//!
+//! Between units of work it has no backend and no buffer. A unit is read ahead ([`crate::engine::scan`]),
+//! routed, given a backend ([`acquire`]), and relayed until the backend is free ([`relay`]).
+//!
+//! Invariants: a backend leaves the task clean or is closed; every wait ends by its deadline, the
+//! client's leaving, or the shutdown.
+
+mod acquire;
+mod end;
+mod greet;
+mod lazy;
+mod local;
+mod relay;
+mod settle;
+mod unit;
+
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use cluster::Topology;
+use config::{Config, PoolMode};
+use protocol::auth::Credentials;
+use protocol::console::LocalServer;
+use protocol::message::TxStatus;
+use router::{Effect, ParseOptions, Verdict};
+use telemetry::Reader;
+
+pub(crate) use end::End;
+
+use crate::backend::Backend;
+use crate::buffer::Buf;
+use crate::engine::{Boundary, Engine, Env, Unit, Violation, Watch};
+use crate::load::Counted;
+use crate::out::Out;
+use crate::registry::{ClientState, Flag, Registered};
+use crate::settings::Settings;
+use crate::shared::Worker;
+use crate::stream::Stream;
+use lazy::LazyTransaction;
+
+/// Who the client is, once it has logged in.
+pub(crate) struct Identity {
+    /// The user it logged in as.
+    pub(crate) user: Arc<str>,
+    /// The database it asked for.
+    pub(crate) database: Arc<str>,
+    /// What that database is called on the nodes.
+    pub(crate) node_database: Arc<str>,
+    /// How we log in to nodes for it.
+    pub(crate) credentials: Credentials,
+    /// What it asked for at start-up.
+    pub(crate) settings: Settings,
+}
+
+/// See the module's documentation.
+pub(crate) struct Session {
+    worker: Arc<Worker>,
+    client: Registered,
+    stream: Stream,
+    identity: Identity,
+    config: Reader<Config>,
+    topology: Reader<Topology>,
+    mode: PoolMode,
+    settings: Arc<Settings>,
+    parse: ParseOptions,
+    engine: Engine,
+    local: LocalServer,
+    lazy: LazyTransaction,
+    /// Session pooling: backends that stay with the client between its transactions.
+    kept: Vec<Box<Backend>>,
+    work: Option<Counted>,
+    from_client: Buf,
+    to_server: Out,
+    from_server: Buf,
+    to_client: Out,
+    /// Messages of a refused batch are dropped up to the client's Sync.
+    skip_to_sync: bool,
+}
+
+impl Session {
+    /// A session of a client that has logged in and sent `leftover` behind its last login message.
+    pub(crate) fn new(
+        worker: Arc<Worker>,
+        client: Registered,
+        stream: Stream,
+        identity: Identity,
+        leftover: &[u8],
+    ) -> Self {
+        let mut config = worker.shared.deps.config.reader();
+        let mode = config.load().pool_mode(&identity.database, &identity.user);
+        let topology = worker.shared.deps.topology.reader();
+        Self {
+            parse: ParseOptions { standard_conforming_strings: true, ..parse_options(config.load()) },
+            worker,
+            client,
+            stream,
+            settings: Arc::default(),
+            identity,
+            config,
+            topology,
+            mode,
+            engine: Engine::default(),
+            local: LocalServer::new(),
+            lazy: LazyTransaction::default(),
+            kept: Vec::new(),
+            work: None,
+            from_client: Buf::with(leftover),
+            to_server: Out::default(),
+            from_server: Buf::default(),
+            to_client: Out::default(),
+            skip_to_sync: false,
+        }
+    }
+
+    /// Serves the client until it leaves or must go.
+    pub(crate) async fn run(mut self) -> End {
+        let end = self.serve().await;
+        self.finish(&end).await;
+        end
+    }
+
+    async fn serve(&mut self) -> End {
+        if let Err(end) = Box::pin(self.greet()).await {
+            return end;
+        }
+        loop {
+            self.client.entry.set_state(ClientState::Idle);
+            let unit = match self.next_unit().await {
+                Ok(unit) => unit,
+                Err(end) => return end,
+            };
+            self.client.entry.lower(Flag::Cancel);
+            self.client.entry.set_request(Instant::now());
+            if let Err(end) = self.serve_unit(unit).await {
+                return end;
+            }
+        }
+    }
+
+    async fn serve_unit(&mut self, unit: Unit) -> Result<(), End> {
+        let options = parse_options(self.config.load());
+        self.parse =
+            ParseOptions { standard_conforming_strings: self.parse.standard_conforming_strings, ..options };
+        match unit.boundary {
+            // Nothing was executed that a lost connection would not undo.
+            Boundary::Terminate => return Err(End::Terminated),
+            Boundary::Stray => {
+                self.drop_front_message();
+                return Ok(());
+            }
+            _ => {}
+        }
+        if unit.verdict.effect == Effect::Console {
+            return Box::pin(self.answer_locally(unit)).await;
+        }
+        if self.answer_lazily(&unit) {
+            return self.flush().await;
+        }
+        self.forward(unit).await
+    }
+
+    /// Writes what is due to the client.
+    async fn flush(&mut self) -> Result<(), End> {
+        std::future::poll_fn(|cx| self.poll_flush_client(cx)).await.map_err(End::ClientGone)
+    }
+
+    fn poll_flush_client(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let sent = ready!(self.to_client.poll_flush(cx, &mut self.stream, &self.from_server))?;
+        self.worker.shared.deps.metrics.client_sent_bytes.inc_by(sent as u64);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads from the client, so that `need` bytes fit. Gives false at the end of the stream.
+    fn poll_read_client(&mut self, cx: &mut Context<'_>, need: usize) -> Poll<io::Result<bool>> {
+        if self.stream.poll_read_ready(cx)?.is_pending() {
+            self.reclaim();
+            return Poll::Pending;
+        }
+        self.worker.buffers.lend(&mut self.from_client);
+        self.from_client.make_room(need);
+        let count = ready!(self.stream.poll_read_into(cx, self.from_client.spare()))?;
+        self.from_client.advance(count);
+        self.worker.shared.deps.metrics.client_received_bytes.inc_by(count as u64);
+        Poll::Ready(Ok(count > 0))
+    }
+
+    /// Buffers that are empty go back.
+    fn reclaim(&mut self) {
+        if self.to_client.is_empty() {
+            self.worker.buffers.reclaim(&mut self.from_server);
+        }
+        if self.to_server.is_empty() {
+            self.worker.buffers.reclaim(&mut self.from_client);
+        }
+    }
+
+    /// The transaction status to tell the client while it has no backend.
+    fn status(&self) -> TxStatus {
+        self.lazy.status()
+    }
+
+    fn put_ready(&mut self) {
+        let status = self.status().as_byte();
+        self.to_client.own(|own| protocol::write::ready_for_query(own, status));
+    }
+}
+
+fn parse_options(config: &Config) -> ParseOptions {
+    ParseOptions {
+        max_parsed_statement: config.max_parsed_statement,
+        standard_conforming_strings: true,
+        allow_sql_comments: config.allow_sql_comments,
+    }
+}
+
+/// Runs `work` with what the engine works with.
+fn with_env<T>(
+    worker: &Worker,
+    parse: &ParseOptions,
+    settings: &Arc<Settings>,
+    config: &Config,
+    watch: &dyn Watch,
+    work: impl FnOnce(&Env<'_>) -> T,
+) -> T {
+    let classify = |sql: &[u8]| -> Verdict { worker.classify(sql, parse) };
+    work(&Env {
+        classify: &classify,
+        cache: &worker.shared.statements,
+        settings,
+        max_parsed: parse.max_parsed_statement,
+        max_prepared: usize::try_from(config.max_prepared_statements).unwrap_or(usize::MAX),
+        watch,
+    })
+}
+
+impl From<Violation> for End {
+    fn from(violation: Violation) -> Self {
+        Self::Violation(violation)
+    }
+}

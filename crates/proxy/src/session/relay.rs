@@ -1,0 +1,326 @@
+//! The data path: client and backend joined until the backend is free.
+//!
+//! Each direction reads once, looks for message borders in place, and writes spans of what it read. A
+//! direction does not read while its last write is pending, so a slow reader slows the sender, at the
+//! cost of one buffer.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use cluster::Observation;
+use protocol::error::Severity;
+use protocol::frame::HEADER_LEN;
+use protocol::message::TxStatus;
+use protocol::sqlstate::SqlState;
+use router::{Reason, Verdict};
+use telemetry::metrics::{Kind, Metrics, NodeMetrics};
+
+use super::acquire::Interrupt;
+use super::{End, Session, with_env};
+use crate::backend::Backend;
+use crate::engine::{ClientOuts, ClientStep, ServerStep, Unit, Watch};
+use crate::registry::Flag;
+
+/// How long a statement goes on for a client whose stream has ended: it may have closed only its half.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Counts what passes.
+struct Counting {
+    node: Option<Arc<NodeMetrics>>,
+    metrics: Arc<Metrics>,
+    reason: Reason,
+    observe: crate::shared::Observe,
+    read_only: Option<Observation>,
+}
+
+impl Watch for Counting {
+    fn statement(&self, verdict: &Verdict) {
+        if let Some(node) = &self.node {
+            node.statement(kind(verdict), self.reason as usize);
+        }
+    }
+
+    fn server_error(&self, severity: Severity, code: Option<SqlState>) {
+        let code = code.map_or([b'0'; 5], |code| code.0);
+        self.metrics.errors.inc(&code);
+        if let Some(node) = &self.node {
+            node.error(grade(severity));
+        }
+        if let Some(observation) = self.read_only.filter(|_| code == SqlState::READ_ONLY_SQL_TRANSACTION.0) {
+            (self.observe)(observation);
+        }
+    }
+
+    fn transaction(&self) {
+        self.metrics.transactions.inc();
+    }
+}
+
+fn kind(verdict: &Verdict) -> Kind {
+    use router::StatementKind;
+    match verdict.kind {
+        StatementKind::Select => Kind::Select,
+        StatementKind::Insert => Kind::Insert,
+        StatementKind::Update => Kind::Update,
+        StatementKind::Delete => Kind::Delete,
+        StatementKind::Ddl => Kind::Ddl,
+        StatementKind::Other => Kind::Other,
+    }
+}
+
+fn grade(severity: Severity) -> telemetry::metrics::Severity {
+    match severity {
+        Severity::Panic => telemetry::metrics::Severity::Panic,
+        Severity::Fatal => telemetry::metrics::Severity::Fatal,
+        _ => telemetry::metrics::Severity::Error,
+    }
+}
+
+/// How far the relay of one lease is.
+struct Relay {
+    backend: Box<Backend>,
+    watch: Counting,
+    /// Bytes that must be there before the engine can go on, by direction.
+    client_need: usize,
+    server_need: usize,
+    /// What the client sent next must wait for the backend's answers.
+    held: bool,
+    /// The client has said goodbye, or its stream has ended.
+    leaving: Option<Leaving>,
+    deadline: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    Terminated,
+    EndOfStream,
+}
+
+impl Session {
+    /// Routes a unit, takes a backend for it, and relays until the backend is free.
+    pub(super) async fn forward(&mut self, unit: Unit) -> Result<(), End> {
+        let (target, reason) = self.route(&unit.verdict);
+        let backend = match self.acquire(target).await {
+            Ok(backend) => backend,
+            Err(Interrupt::End(end)) => return Err(end),
+            Err(Interrupt::Refused(refusal)) => {
+                self.work = None;
+                self.refuse_for(&unit, &refusal);
+                return self.flush().await;
+            }
+        };
+        let mut relay = self.begin_relay(backend, &unit, reason);
+        let relayed = std::future::poll_fn(|cx| self.poll_relay(&mut relay, cx)).await;
+        self.end_relay(relay, relayed).await
+    }
+
+    fn begin_relay(&mut self, backend: Box<Backend>, unit: &Unit, reason: Reason) -> Relay {
+        let node = self.topology.load().node(backend.node);
+        let on_standby = node.is_none_or(|node| node.role != cluster::Role::Primary);
+        let epoch = self.topology.load().epoch;
+        self.engine.bind(on_standby, unit, self.lazy.messages().to_vec());
+        self.lazy.clear();
+        if self.config.load().log_statement_routes {
+            tracing::info!(client = self.client.entry.id, node = %backend.node, reason = reason.as_str(), "statement routed");
+        }
+        let shared = &self.worker.shared;
+        let watch = Counting {
+            node: backend.entry.metrics().map(Arc::clone),
+            metrics: Arc::clone(&shared.deps.metrics),
+            reason,
+            observe: Arc::clone(&shared.deps.observe),
+            read_only: (!on_standby).then_some(Observation::ReadOnly { node: backend.node, epoch }),
+        };
+        Relay {
+            backend,
+            watch,
+            client_need: 0,
+            server_need: HEADER_LEN,
+            held: false,
+            leaving: None,
+            deadline: None,
+        }
+    }
+
+    async fn end_relay(&mut self, relay: Relay, relayed: Result<(), End>) -> Result<(), End> {
+        let backend = relay.backend;
+        self.client.entry.set_pin(None);
+        self.client.entry.set_statements(self.engine.statements().len());
+        let Err(end) = relayed else {
+            self.give_back(backend).await;
+            return Ok(());
+        };
+        self.to_server.clear();
+        if matches!(end, End::NodeLost(_)) && !self.engine.saw_fatal() {
+            let epoch = self.topology.load().epoch;
+            self.worker.shared.observe(Observation::BackendLost { node: backend.node, epoch });
+        }
+        self.abandon(backend, &end);
+        Err(end)
+    }
+
+    fn poll_relay(&mut self, relay: &mut Relay, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        loop {
+            if let Some(end) = self.asked_to_end(relay, cx) {
+                return Poll::Ready(Err(end));
+            }
+            let mut moved = self.poll_server(relay, cx)?;
+            if self.engine.is_free() && self.to_server.is_empty() && relay.leaving.is_none() {
+                return Poll::Ready(Ok(()));
+            }
+            moved |= self.poll_client(relay, cx)?;
+            if let Some(end) = self.left(relay, cx) {
+                return Poll::Ready(Err(end));
+            }
+            if !moved {
+                self.pause();
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Nothing to do for now.
+    fn pause(&mut self) {
+        self.reclaim();
+        if let Some(pin) = self.engine.pin().filter(|_| self.client.entry.pin() != self.engine.pin()) {
+            self.client.entry.set_pin(Some(pin));
+            let position = router::PinReason::ALL.iter().position(|known| *known == pin);
+            self.worker.shared.deps.metrics.pins.inc(position.unwrap_or_default());
+            tracing::debug!(client = self.client.entry.id, reason = pin.as_str(), "session pinned");
+        }
+    }
+
+    fn asked_to_end(&self, relay: &Relay, cx: &Context<'_>) -> Option<End> {
+        if self.client.entry.is_raised(Flag::Kill, cx) {
+            return Some(End::Killed);
+        }
+        let at_border =
+            self.engine.is_settled() && self.engine.status() == TxStatus::Idle && relay.client_need > 0;
+        (at_border && self.from_client.is_empty() && self.client.entry.has(Flag::Drain))
+            .then_some(End::Drained)
+    }
+
+    /// Server to client: one flush, then one look at what is there, then one read.
+    fn poll_server(&mut self, relay: &mut Relay, cx: &mut Context<'_>) -> Result<bool, End> {
+        if !self.to_client.is_empty() {
+            match self.poll_flush_client(cx) {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(Ok(())) => {}
+                // It has left; what it asked for is still carried out.
+                Poll::Ready(Err(_)) if relay.leaving == Some(Leaving::Terminated) => self.to_client.clear(),
+                Poll::Ready(Err(error)) => return Err(End::ClientGone(error)),
+            }
+        }
+        if self.from_server.filled().len() < relay.server_need && !self.poll_read_server(relay, cx)? {
+            return Ok(false);
+        }
+        let backend = &mut relay.backend;
+        let (buf, out) = (&mut self.from_server, &mut self.to_client);
+        match self.engine.server(&relay.watch, &mut backend.books, buf, out)? {
+            ServerStep::More(need) => relay.server_need = need,
+            ServerStep::Settled => relay.server_need = HEADER_LEN,
+            ServerStep::SetupFailed(error) => return Err(End::Refused(error.into_fatal())),
+        }
+        Ok(true)
+    }
+
+    fn poll_read_server(&mut self, relay: &mut Relay, cx: &mut Context<'_>) -> Result<bool, End> {
+        let stream = &mut relay.backend.stream;
+        if stream.poll_read_ready(cx).map_err(End::NodeLost)?.is_pending() {
+            return Ok(false);
+        }
+        self.worker.buffers.lend(&mut self.from_server);
+        self.from_server.make_room(relay.server_need);
+        match stream.poll_read_into(cx, self.from_server.spare()) {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Ok(0)) => Err(End::NodeLost(std::io::ErrorKind::UnexpectedEof.into())),
+            Poll::Ready(Ok(count)) => {
+                self.from_server.advance(count);
+                if let Some(node) = &relay.watch.node {
+                    node.received_bytes.inc_by(count as u64);
+                }
+                Ok(true)
+            }
+            Poll::Ready(Err(error)) => Err(End::NodeLost(error)),
+        }
+    }
+
+    /// Client to server: one flush, then what is there as far as it may go, then one read.
+    fn poll_client(&mut self, relay: &mut Relay, cx: &mut Context<'_>) -> Result<bool, End> {
+        if !self.to_server.is_empty() && !self.poll_flush_server(relay, cx)? {
+            return Ok(false);
+        }
+        if relay.leaving.is_some() || (relay.held && !self.engine.is_settled()) {
+            return Ok(false);
+        }
+        relay.held = false;
+        if self.from_client.filled().len() < relay.client_need {
+            match self.poll_read_client(cx, relay.client_need) {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(Ok(true)) => {}
+                Poll::Ready(Ok(false)) => {
+                    relay.leaving = Some(Leaving::EndOfStream);
+                    return Ok(true);
+                }
+                Poll::Ready(Err(error)) => return Err(End::ClientGone(error)),
+            }
+        }
+        self.forward_client(relay)?;
+        Ok(true)
+    }
+
+    fn poll_flush_server(&mut self, relay: &mut Relay, cx: &mut Context<'_>) -> Result<bool, End> {
+        match self.to_server.poll_flush(cx, &mut relay.backend.stream, &self.from_client) {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Ok(sent)) => {
+                if let Some(node) = &relay.watch.node {
+                    node.sent_bytes.inc_by(sent as u64);
+                }
+                Ok(true)
+            }
+            // What the server said before it hung up is worth more than the failed write.
+            Poll::Ready(Err(_)) => {
+                self.to_server.clear();
+                Ok(false)
+            }
+        }
+    }
+
+    fn forward_client(&mut self, relay: &mut Relay) -> Result<(), End> {
+        let Self { worker, parse, settings, config, engine, from_client, to_server, to_client, .. } = self;
+        let mut outs = ClientOuts { server: to_server, client: to_client };
+        let books = &mut relay.backend.books;
+        let step = with_env(worker, parse, settings, config.load(), &relay.watch, |env| {
+            engine.client(env, books, from_client, &mut outs)
+        })?;
+        match step {
+            ClientStep::More(need) => relay.client_need = need,
+            ClientStep::Hold => relay.held = true,
+            ClientStep::Terminate => relay.leaving = Some(Leaving::Terminated),
+        }
+        Ok(())
+    }
+
+    /// The client is leaving: is everything done that it asked for?
+    fn left(&mut self, relay: &mut Relay, cx: &mut Context<'_>) -> Option<End> {
+        let leaving = relay.leaving?;
+        let tracker = self.engine.tracker();
+        let waits_for_data = leaving == Leaving::Terminated && tracker.in_copy();
+        let done =
+            self.to_server.is_empty() && (self.engine.is_settled() || !tracker.owes() || waits_for_data);
+        if done && (self.to_client.is_empty() || leaving == Leaving::Terminated) {
+            return Some(match leaving {
+                Leaving::Terminated => End::Terminated,
+                Leaving::EndOfStream => End::ClientLeft,
+            });
+        }
+        if leaving == Leaving::EndOfStream {
+            let deadline = relay.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(GRACE)));
+            if deadline.as_mut().poll(cx).is_ready() {
+                return Some(End::ClientLeft);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,129 @@
+//! Giving backends back, and small conversations of our own with them.
+
+use std::time::{Duration, Instant};
+
+use protocol::error::{ErrorView, PgError};
+use protocol::frame::{HEADER_LEN, backend_header};
+use protocol::message;
+use protocol::sqlstate::SqlState;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::Session;
+use crate::backend::Backend;
+use crate::engine::put_query;
+use config::PoolMode;
+
+/// How long a backend may take to forget a client (DISCARD ALL), or to take its settings.
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a cancel request on its way may keep a backend.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest answer to a statement of ours (bytes).
+const ANSWER_LIMIT: usize = 1024 * 1024;
+
+/// Why a conversation of ours failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ExchangeError {
+    /// The server refused the statement; the backend is as it was.
+    #[error("{}", .0.message)]
+    Server(PgError),
+    /// The backend must be closed.
+    #[error("the connection to the node failed: {0}")]
+    Lost(std::io::Error),
+}
+
+impl Session {
+    /// The backend is free: it goes back to its pool, or stays with a client of session pooling.
+    pub(super) async fn give_back(&mut self, backend: Box<Backend>) {
+        if !self.client.entry.unbind() {
+            // A cancel that arrives late must not hit the next client.
+            let waited = tokio::time::timeout(CANCEL_TIMEOUT, self.client.entry.no_cancel_on_its_way()).await;
+            if waited.is_err() {
+                self.work = None;
+                return backend.close();
+            }
+        }
+        self.work = None;
+        if self.mode == PoolMode::Session {
+            return self.kept.push(backend);
+        }
+        self.to_pool(backend);
+    }
+
+    fn to_pool(&mut self, backend: Box<Backend>) {
+        let lifetime = self.config.load().server_lifetime;
+        if backend.is_older_than(lifetime, Instant::now()) {
+            return backend.close();
+        }
+        backend.entry.returned(backend.books.prepared.len());
+        match backend.slot.pool().cloned() {
+            Some(pool) => pool.release(backend),
+            None => backend.close(),
+        }
+    }
+
+    /// A client of session pooling leaves: its backends forget it.
+    pub(super) async fn reset_kept(&mut self) {
+        for mut backend in std::mem::take(&mut self.kept) {
+            match exchange(&mut backend, b"DISCARD ALL").await {
+                Ok(()) => {
+                    backend.books.prepared.clear();
+                    backend.books.settings = std::sync::Arc::default();
+                    self.to_pool(backend);
+                }
+                Err(error) => {
+                    tracing::debug!(node = %backend.node, error = %error, "backend not reset, closed")
+                }
+            }
+        }
+    }
+}
+
+/// Runs a statement of ours on a backend that is idle, outside of a transaction.
+pub(super) async fn exchange(backend: &mut Backend, sql: &[u8]) -> Result<(), ExchangeError> {
+    let timed = tokio::time::timeout(EXCHANGE_TIMEOUT, converse(backend, sql)).await;
+    timed.unwrap_or_else(|_| Err(ExchangeError::Lost(std::io::ErrorKind::TimedOut.into())))
+}
+
+async fn converse(backend: &mut Backend, sql: &[u8]) -> Result<(), ExchangeError> {
+    let mut bytes = bytes::BytesMut::new();
+    put_query(&mut bytes, sql);
+    backend.stream.write_all(&bytes).await.map_err(ExchangeError::Lost)?;
+    bytes.clear();
+    let mut refused = None;
+    loop {
+        while let Some(header) = next_header(&bytes)? {
+            let message = bytes.split_to(header);
+            match message.first() {
+                Some(b'Z') => return refused.map_or(Ok(()), |error| Err(ExchangeError::Server(error))),
+                Some(b'E') => {
+                    refused = Some(ErrorView::parse(message.get(HEADER_LEN..).unwrap_or_default()).to_error())
+                }
+                Some(b'S') => {
+                    if let Some((name, value)) = message::parameter_status(&message) {
+                        let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
+                        backend.books.parameters.set(&name, &value);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let count = backend.stream.read_buf(&mut bytes).await.map_err(ExchangeError::Lost)?;
+        if count == 0 {
+            return Err(match refused {
+                Some(error) if error.code != SqlState::SUCCESSFUL_COMPLETION => ExchangeError::Server(error),
+                _ => ExchangeError::Lost(std::io::ErrorKind::UnexpectedEof.into()),
+            });
+        }
+    }
+}
+
+/// The length of the message at the front of `bytes`, when it is whole.
+fn next_header(bytes: &[u8]) -> Result<Option<usize>, ExchangeError> {
+    let invalid = || ExchangeError::Lost(std::io::ErrorKind::InvalidData.into());
+    let header = backend_header(bytes).map_err(|_| invalid())?;
+    let Some(header) = header else { return Ok(None) };
+    if header.len > ANSWER_LIMIT {
+        return Err(invalid());
+    }
+    Ok((bytes.len() >= header.len).then_some(header.len))
+}

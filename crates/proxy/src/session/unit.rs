@@ -1,0 +1,135 @@
+//! Reading units of work from the client, and refusing those that cannot be served.
+
+use std::task::{Context, Poll, ready};
+
+use protocol::error::{ClientFacing, PgError, write_error};
+use protocol::frame::{HEADER_LEN, frontend_header};
+use protocol::message::TxStatus;
+
+use super::{End, Session, with_env};
+use crate::engine::{Boundary, Scan, Unit, Violation, Watch, scan};
+use crate::registry::Flag;
+
+/// Reading ahead tells nobody anything.
+struct Silent;
+
+impl Watch for Silent {
+    fn statement(&self, _: &router::Verdict) {}
+    fn server_error(&self, _: protocol::error::Severity, _: Option<protocol::sqlstate::SqlState>) {}
+    fn transaction(&self) {}
+}
+
+impl Session {
+    /// Waits for the next unit of work; it is at the front of the client's buffer then.
+    pub(super) async fn next_unit(&mut self) -> Result<Unit, End> {
+        self.flush().await?;
+        loop {
+            let need = match self.look()? {
+                Scan::Unit(unit) => return Ok(unit),
+                Scan::More(need) => need,
+            };
+            self.flush().await?;
+            self.read_more(need).await?;
+        }
+    }
+
+    /// What is at the front of the client's buffer.
+    fn look(&mut self) -> Result<Scan, End> {
+        let dropped = self.engine.drop_client_rest(self.from_client.filled().len());
+        self.from_client.consume(dropped);
+        if self.engine.in_client_message() {
+            return Ok(Scan::More(1));
+        }
+        if self.skip_to_sync
+            && let Some(need) = self.skip()?
+        {
+            return Ok(Scan::More(need));
+        }
+        if self.from_client.is_empty() {
+            return Ok(Scan::More(HEADER_LEN));
+        }
+        let (worker, config) = (&self.worker, self.config.load());
+        let (bytes, known) = (self.from_client.filled(), self.engine.statements());
+        Ok(with_env(worker, &self.parse, &self.settings, config, &Silent, |env| scan(bytes, known, env))?)
+    }
+
+    /// Drops messages up to the Sync that ends a refused batch; gives how many bytes are missing for it.
+    fn skip(&mut self) -> Result<Option<usize>, End> {
+        loop {
+            let header = frontend_header(self.from_client.filled()).map_err(Violation::from)?;
+            let Some(header) = header else { return Ok(Some(HEADER_LEN)) };
+            match header.tag {
+                b'X' => return Err(End::Terminated),
+                b'S' => {
+                    self.from_client.consume(header.len);
+                    self.skip_to_sync = false;
+                    self.put_ready();
+                    return Ok(None);
+                }
+                _ => self.drop_front_message(),
+            }
+            if self.engine.in_client_message() {
+                return Ok(Some(1));
+            }
+        }
+    }
+
+    /// Drops the message at the front of the client's buffer, as far as it has come and what follows of it.
+    pub(super) fn drop_front_message(&mut self) {
+        if let Ok(Some(header)) = frontend_header(self.from_client.filled()) {
+            self.engine.drop_message(header.len);
+            let dropped = self.engine.drop_client_rest(self.from_client.filled().len());
+            self.from_client.consume(dropped);
+        }
+    }
+
+    async fn read_more(&mut self, need: usize) -> Result<(), End> {
+        std::future::poll_fn(|cx| self.poll_read_more(cx, need)).await
+    }
+
+    fn poll_read_more(&mut self, cx: &mut Context<'_>, need: usize) -> Poll<Result<(), End>> {
+        if self.client.entry.is_raised(Flag::Kill, cx) {
+            return Poll::Ready(Err(End::Killed));
+        }
+        let at_border = self.from_client.is_empty() && self.status() == TxStatus::Idle && !self.skip_to_sync;
+        if at_border && self.client.entry.has(Flag::Drain) {
+            return Poll::Ready(Err(End::Drained));
+        }
+        match ready!(self.poll_read_client(cx, need)) {
+            Ok(true) => Poll::Ready(Ok(())),
+            Ok(false) => Poll::Ready(Err(End::ClientLeft)),
+            Err(error) => Poll::Ready(Err(End::ClientGone(error))),
+        }
+    }
+
+    /// Answers a unit with an error, as a server would that failed at its first message.
+    pub(super) fn refuse(&mut self, unit: &Unit, error: &PgError) {
+        self.worker.shared.deps.metrics.errors.inc(&error.code.0);
+        self.lazy.fail();
+        self.to_client.own(|own| write_error(own, error));
+        let alone = !unit.extended && matches!(unit.boundary, Boundary::Query | Boundary::FunctionCall);
+        if alone {
+            self.drop_front_message();
+            return self.put_ready();
+        }
+        self.drop_unit(unit);
+        match unit.boundary {
+            Boundary::Sync => self.put_ready(),
+            _ => self.skip_to_sync = true,
+        }
+    }
+
+    fn drop_unit(&mut self, unit: &Unit) {
+        let there = self.from_client.filled().len().min(unit.len);
+        self.from_client.consume(there);
+        if there < unit.len {
+            self.engine.drop_message(unit.len - there);
+        }
+        self.engine.end_batch();
+    }
+
+    /// As [`Session::refuse`], of anything that may be shown.
+    pub(super) fn refuse_for(&mut self, unit: &Unit, why: &impl ClientFacing) {
+        self.refuse(unit, &why.to_client());
+    }
+}

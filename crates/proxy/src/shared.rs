@@ -1,0 +1,170 @@
+//! What all sessions share, and what those of one worker share.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use cluster::{Node, Observation, Topology};
+use config::Config;
+use parking_lot::Mutex;
+use protocol::console::Console;
+use router::{Classifier, ParseOptions, Picker, Verdict};
+use telemetry::metrics::{Metrics, NodeMetrics};
+use telemetry::{Published, Tasks};
+
+use crate::buffer::Buffers;
+use crate::connect::NodeAddress;
+use crate::greeting::Greetings;
+use crate::load::Loads;
+use crate::login::Authenticator;
+use crate::pool::{Pool, PoolKey, Pools};
+use crate::registry::Registry;
+use crate::statements::StatementCache;
+
+/// Bytes of verdicts that a worker remembers.
+const VERDICT_CACHE_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes of prepared statements that are kept although no client holds them.
+const STATEMENT_CACHE_BYTES: usize = 64 * 1024 * 1024;
+
+/// Whom the proxy tells what it saw of nodes; may lose it, never blocks.
+pub type Observe = Arc<dyn Fn(Observation) + Send + Sync>;
+
+/// What the proxy is given.
+pub struct Deps {
+    /// The configuration.
+    pub config: Published<Config>,
+    /// The nodes, their roles and states.
+    pub topology: Published<Topology>,
+    /// Answers what is not for a server.
+    pub console: Arc<dyn Console>,
+    /// Hears what sessions see of nodes.
+    pub observe: Observe,
+    /// Counts.
+    pub metrics: Arc<Metrics>,
+}
+
+/// What all sessions share.
+pub struct Shared {
+    pub(crate) deps: Deps,
+    pub(crate) pools: Pools,
+    pub(crate) loads: Loads,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) statements: StatementCache,
+    pub(crate) greetings: Greetings,
+    pub(crate) draining: AtomicBool,
+    pub(crate) authenticator: Authenticator,
+    clients: AtomicU32,
+    nodes: Mutex<HashMap<u16, Arc<NodeMetrics>>>,
+}
+
+impl Shared {
+    pub(crate) fn new(deps: Deps) -> Self {
+        Self {
+            deps,
+            pools: Pools::default(),
+            loads: Loads::default(),
+            registry: Arc::default(),
+            statements: StatementCache::new(STATEMENT_CACHE_BYTES),
+            greetings: Greetings::default(),
+            draining: AtomicBool::new(false),
+            authenticator: Authenticator::new(),
+            clients: AtomicU32::new(0),
+            nodes: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn observe(&self, observation: Observation) {
+        (self.deps.observe)(observation);
+    }
+
+    /// The counters of a node. They are looked up when a backend is opened, not when it is used.
+    pub(crate) fn node_metrics(&self, node: &Node) -> Option<Arc<NodeMetrics>> {
+        let mut known = self.nodes.lock();
+        let fits = |metrics: &&Arc<NodeMetrics>| {
+            metrics.label().port == node.port && metrics.label().hostname == *node.hostname
+        };
+        if let Some(metrics) = known.get(&node.id.0).filter(fits) {
+            return Some(Arc::clone(metrics));
+        }
+        let all = self.deps.metrics.nodes();
+        let metrics = all.into_iter().find(|metrics| metrics.label().id == node.id.0)?;
+        known.insert(node.id.0, Arc::clone(&metrics));
+        Some(metrics)
+    }
+
+    /// The pool of a node, database (as the node calls it) and user.
+    pub(crate) fn pool(&self, node: &Node, database: &Arc<str>, user: &Arc<str>, limit: u32) -> Arc<Pool> {
+        let key = PoolKey { node: node.id, database: Arc::clone(database), user: Arc::clone(user) };
+        let pool = self.pools.get(&key, || {
+            let address = NodeAddress { hostname: node.hostname.to_string(), port: node.port };
+            Pool::new(key.clone(), Arc::new(address), self.loads.node(node.id), limit)
+        });
+        if pool.address.port == node.port && *pool.address.hostname == *node.hostname {
+            return pool;
+        }
+        // The id names another server since a reload.
+        pool.retire();
+        self.pool(node, database, user, limit)
+    }
+}
+
+/// What the sessions of one worker share.
+pub struct Worker {
+    pub(crate) id: usize,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) tasks: Tasks,
+    pub(crate) buffers: Buffers,
+    classifier: Mutex<Classifier>,
+    pub(crate) picker: Mutex<Picker>,
+}
+
+impl Worker {
+    pub(crate) fn new(id: usize, shared: Arc<Shared>, tasks: Tasks) -> Self {
+        Self {
+            id,
+            shared,
+            tasks,
+            buffers: Buffers::default(),
+            classifier: Mutex::new(Classifier::new(VERDICT_CACHE_BYTES)),
+            picker: Mutex::new(Picker::new(rand::random())),
+        }
+    }
+
+    pub(crate) fn classify(&self, sql: &[u8], options: &ParseOptions) -> Verdict {
+        self.classifier.lock().classify(sql, options)
+    }
+
+    pub(crate) fn classifier_counts(&self) -> (u64, u64) {
+        let classifier = self.classifier.lock();
+        (classifier.hits(), classifier.misses())
+    }
+}
+
+/// Counts a client that has logged in until it is dropped; those of the admin database are not limited.
+pub(crate) struct ClientCount {
+    shared: Arc<Shared>,
+    others: u32,
+    limited: bool,
+}
+
+impl ClientCount {
+    pub(crate) fn enter(shared: &Arc<Shared>, limited: bool) -> Self {
+        let others = if limited { shared.clients.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        shared.deps.metrics.clients.inc();
+        Self { shared: Arc::clone(shared), others, limited }
+    }
+
+    /// How many limited ones there were before this one.
+    pub(crate) fn others(&self) -> u32 {
+        self.others
+    }
+}
+
+impl Drop for ClientCount {
+    fn drop(&mut self) {
+        if self.limited {
+            self.shared.clients.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.shared.deps.metrics.clients.dec();
+    }
+}

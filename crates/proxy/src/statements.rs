@@ -1,0 +1,421 @@
+//! Protocol-level prepared statements that follow the client to any backend.
+//!
+//! A text with its parameter types is one [`Statement`] for everybody, with one name on every server.
+//! A client's names are its own ([`ClientStatements`]); a backend knows which statements it holds
+//! ([`Prepared`]). Books are written when a message is forwarded, in the order of forwarding, and
+//! taken back when the server says that it did not carry it out.
+
+use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::{BufMut, BytesMut};
+use parking_lot::Mutex;
+use protocol::tracker::{Event, Token};
+use router::Verdict;
+
+/// The longest statement that is remembered; longer ones are refused with 54000.
+pub const MAX_STATEMENT_LEN: usize = 256 * 1024 * 1024;
+/// How many entries one insertion into a full cache looks at for one to drop.
+const EVICTION_STEPS: usize = 16;
+/// What an entry costs beside its text.
+const ENTRY_COST: usize = 200;
+/// What a name on the servers begins with.
+pub const NAME_PREFIX: &str = "pgweir_";
+
+/// Which statement, for the life of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StatementId(u64);
+
+/// A statement text with its parameter types.
+#[derive(Debug)]
+pub struct Statement {
+    id: StatementId,
+    verdict: Verdict,
+    /// The Parse message behind its name.
+    tail: Arc<[u8]>,
+}
+
+impl Statement {
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> StatementId {
+        self.id
+    }
+
+    /// What its text says about itself.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn sql(&self) -> &[u8] {
+        self.tail.split(|byte| *byte == 0).next().unwrap_or_default()
+    }
+
+    /// Appends a Parse message that makes it, named or unnamed.
+    pub fn put_parse(&self, out: &mut BytesMut, name: &[u8]) {
+        put_header(out, b'P', name.len() + 1 + self.tail.len());
+        out.put_slice(name);
+        out.put_u8(0);
+        out.put_slice(&self.tail);
+    }
+}
+
+impl StatementId {
+    /// Its name on the servers.
+    #[must_use]
+    pub fn name(self) -> String {
+        format!("{NAME_PREFIX}{}", self.0)
+    }
+
+    /// The id behind a name on the servers.
+    #[must_use]
+    pub fn from_name(name: &[u8]) -> Option<Self> {
+        let number = name.strip_prefix(NAME_PREFIX.as_bytes())?;
+        std::str::from_utf8(number).ok()?.parse().ok().map(Self)
+    }
+}
+
+/// Appends a type byte and the length of a message whose body has `body` bytes.
+pub fn put_header(out: &mut BytesMut, tag: u8, body: usize) {
+    out.put_u8(tag);
+    // Bounded: bodies come from messages that were bounded when read.
+    out.put_u32(u32::try_from(body + 4).unwrap_or(u32::MAX));
+}
+
+#[derive(Debug, Default)]
+struct Interned {
+    by_tail: HashMap<Arc<[u8]>, Arc<Statement>>,
+    order: VecDeque<Arc<[u8]>>,
+    bytes: usize,
+    next: u64,
+}
+
+/// All statements of all clients, bounded in bytes as far as clients do not hold them.
+#[derive(Debug)]
+pub struct StatementCache {
+    max_bytes: usize,
+    interned: Mutex<Interned>,
+}
+
+impl StatementCache {
+    /// A cache that drops unused statements when it holds more than `max_bytes`.
+    #[must_use]
+    pub fn new(max_bytes: usize) -> Self {
+        Self { max_bytes, interned: Mutex::new(Interned { next: 1, ..Interned::default() }) }
+    }
+
+    /// The statement of that Parse message's tail; `classify` runs when it is new.
+    pub fn intern(&self, tail: &[u8], classify: impl FnOnce() -> Verdict) -> Arc<Statement> {
+        if let Some(known) = self.interned.lock().by_tail.get(tail) {
+            return Arc::clone(known);
+        }
+        let verdict = classify();
+        let mut interned = self.interned.lock();
+        let tail: Arc<[u8]> = tail.into();
+        let id = StatementId(interned.next);
+        interned.next += 1;
+        let statement = Arc::new(Statement { id, verdict, tail: Arc::clone(&tail) });
+        interned.bytes += cost(&tail);
+        interned.order.push_back(Arc::clone(&tail));
+        interned.by_tail.insert(tail, Arc::clone(&statement));
+        interned.evict(self.max_bytes);
+        statement
+    }
+
+    /// How many statements and bytes it holds.
+    #[must_use]
+    pub fn size(&self) -> (usize, usize) {
+        let interned = self.interned.lock();
+        (interned.by_tail.len(), interned.bytes)
+    }
+}
+
+impl Interned {
+    fn evict(&mut self, max_bytes: usize) {
+        for _ in 0..EVICTION_STEPS {
+            if self.bytes <= max_bytes {
+                return;
+            }
+            let Some(tail) = self.order.pop_front() else { return };
+            // The map's own reference is the last one: no client has it.
+            if self.by_tail.get(&tail).is_some_and(|statement| Arc::strong_count(statement) == 1) {
+                self.bytes = self.bytes.saturating_sub(cost(&tail));
+                self.by_tail.remove(&tail);
+            } else {
+                self.order.push_back(tail);
+            }
+        }
+    }
+}
+
+fn cost(tail: &[u8]) -> usize {
+    tail.len() + ENTRY_COST
+}
+
+/// What the books said before a message was forwarded.
+#[derive(Debug)]
+struct Undo {
+    token: Token,
+    client: Option<(Box<[u8]>, Option<Arc<Statement>>)>,
+    prepared: Option<StatementId>,
+    unnamed: bool,
+}
+
+/// The statements of one client, by the client's names.
+#[derive(Debug, Default)]
+pub struct ClientStatements {
+    named: HashMap<Box<[u8]>, Arc<Statement>>,
+    unnamed: Option<Arc<Statement>>,
+    undo: Vec<Undo>,
+    next_token: u32,
+}
+
+impl ClientStatements {
+    /// The statement of that name.
+    #[must_use]
+    pub fn get(&self, name: &[u8]) -> Option<&Arc<Statement>> {
+        if name.is_empty() { self.unnamed.as_ref() } else { self.named.get(name) }
+    }
+
+    /// The client's name of a statement.
+    #[must_use]
+    pub fn name_of(&self, id: StatementId) -> Option<&[u8]> {
+        self.named.iter().find(|(_, statement)| statement.id == id).map(|(name, _)| &**name)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.named.len() + usize::from(self.unnamed.is_some())
+    }
+
+    /// There are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The client parses `statement` as `name`; the message goes to a backend when `on_backend`.
+    pub fn define(&mut self, name: &[u8], statement: &Arc<Statement>, on_backend: bool) -> Token {
+        let before = self.replace(name, Some(Arc::clone(statement)));
+        let prepared = (on_backend && !name.is_empty()).then_some(statement.id);
+        self.remember(Some((name.into(), before)), prepared, on_backend && name.is_empty())
+    }
+
+    /// The client closes `name`.
+    pub fn close(&mut self, name: &[u8]) -> Token {
+        let before = self.replace(name, None);
+        self.remember(Some((name.into(), before)), None, false)
+    }
+
+    /// We parse `id` on a backend, or as its unnamed statement.
+    pub fn prepare_ours(&mut self, id: StatementId, unnamed: bool) -> Token {
+        self.remember(None, (!unnamed).then_some(id), unnamed)
+    }
+
+    /// The unnamed statement is gone, as after every simple Query.
+    pub fn drop_unnamed(&mut self) {
+        self.unnamed = None;
+    }
+
+    /// All are gone (DEALLOCATE ALL, DISCARD ALL).
+    pub fn clear(&mut self) {
+        self.named.clear();
+        self.unnamed = None;
+    }
+
+    /// Follows what the server did, in the client's books and in those of the backend.
+    pub fn settle(&mut self, events: &[Event], backend: &mut Prepared) {
+        for event in events {
+            match event {
+                Event::Done(token) => self.undo.retain(|undo| undo.token != *token),
+                Event::Failed(token) => self.take_back(*token, backend, true),
+                Event::Skipped(_) | Event::OursFailed => {}
+            }
+        }
+        // Latest first: each entry holds what was there before it.
+        for event in events.iter().rev() {
+            if let Event::Skipped(token) = event {
+                self.take_back(*token, backend, false);
+            }
+        }
+    }
+
+    fn take_back(&mut self, token: Token, backend: &mut Prepared, failed: bool) {
+        let Some(at) = self.undo.iter().position(|undo| undo.token == token) else { return };
+        let undo = self.undo.remove(at);
+        if let Some(id) = undo.prepared {
+            backend.forget(id);
+        }
+        if undo.unnamed {
+            backend.set_unnamed(None);
+        }
+        if let Some((name, before)) = undo.client {
+            // A Parse of the unnamed statement drops the one before it even when it fails.
+            let before = before.filter(|_| !(failed && name.is_empty()));
+            self.replace(&name, before);
+        }
+    }
+
+    fn replace(&mut self, name: &[u8], statement: Option<Arc<Statement>>) -> Option<Arc<Statement>> {
+        match statement {
+            statement if name.is_empty() => std::mem::replace(&mut self.unnamed, statement),
+            Some(statement) => self.named.insert(name.into(), statement),
+            None => self.named.remove(name),
+        }
+    }
+
+    fn remember(
+        &mut self,
+        client: Option<(Box<[u8]>, Option<Arc<Statement>>)>,
+        prepared: Option<StatementId>,
+        unnamed: bool,
+    ) -> Token {
+        self.next_token = self.next_token.wrapping_add(1);
+        let token = Token(self.next_token);
+        self.undo.push(Undo { token, client, prepared, unnamed });
+        token
+    }
+}
+
+/// The statements that one backend holds, least recently used first out.
+#[derive(Debug, Default)]
+pub struct Prepared {
+    used: HashMap<StatementId, u64>,
+    clock: u64,
+    unnamed: Option<StatementId>,
+}
+
+impl Prepared {
+    /// Whether it holds `id`, which is now the most recently used.
+    pub fn touch(&mut self, id: StatementId) -> bool {
+        self.clock += 1;
+        let clock = self.clock;
+        self.used.get_mut(&id).map(|used| *used = clock).is_some()
+    }
+
+    /// It will hold `id`; gives the statement to close when there are more than `max`.
+    pub fn insert(&mut self, id: StatementId, max: usize) -> Option<StatementId> {
+        let oldest = (self.used.len() >= max.max(1))
+            .then(|| self.used.iter().min_by_key(|(_, used)| **used).map(|(id, _)| *id))
+            .flatten();
+        if let Some(oldest) = oldest {
+            self.used.remove(&oldest);
+        }
+        self.clock += 1;
+        self.used.insert(id, self.clock);
+        oldest
+    }
+
+    /// It does not hold `id`.
+    pub fn forget(&mut self, id: StatementId) {
+        self.used.remove(&id);
+    }
+
+    /// What its unnamed statement is, as far as it is one of ours.
+    #[must_use]
+    pub fn unnamed(&self) -> Option<StatementId> {
+        self.unnamed
+    }
+
+    /// Its unnamed statement is that one, or gone.
+    pub fn set_unnamed(&mut self, id: Option<StatementId>) {
+        self.unnamed = id;
+    }
+
+    /// It holds none.
+    pub fn clear(&mut self) {
+        self.used.clear();
+        self.unnamed = None;
+    }
+
+    /// How many it holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.used.len()
+    }
+
+    /// It holds no named one.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.used.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn statement(cache: &StatementCache, sql: &str) -> Arc<Statement> {
+        cache.intern(format!("{sql}\0\0\0").as_bytes(), Verdict::empty)
+    }
+
+    #[test]
+    fn the_same_text_is_one_statement_and_another_type_is_another() {
+        let cache = StatementCache::new(10_000);
+        let one = statement(&cache, "SELECT 1");
+        assert_eq!(one.id(), statement(&cache, "SELECT 1").id());
+        assert_ne!(one.id(), cache.intern(b"SELECT 1\0\0\x01\0\0\0\x17", Verdict::empty).id());
+        assert_eq!(one.sql(), b"SELECT 1");
+        assert_eq!(StatementId::from_name(one.id().name().as_bytes()), Some(one.id()));
+    }
+
+    #[test]
+    fn the_cache_is_bounded_in_bytes_and_keeps_what_is_used() {
+        let cache = StatementCache::new(2_000);
+        let kept = statement(&cache, "SELECT kept");
+        for number in 0..1_000 {
+            statement(&cache, &format!("SELECT {number}"));
+        }
+        assert!(cache.size().1 <= 2_500, "{:?}", cache.size());
+        assert_eq!(kept.id(), statement(&cache, "SELECT kept").id());
+    }
+
+    #[test]
+    fn a_skipped_parse_is_taken_back_in_both_books() {
+        let cache = StatementCache::new(10_000);
+        let (mut client, mut backend) = (ClientStatements::default(), Prepared::default());
+        let (one, two) = (statement(&cache, "SELECT 1"), statement(&cache, "SELECT 2"));
+        let first = client.define(b"a", &one, true);
+        backend.insert(one.id(), 10);
+        client.settle(&[Event::Done(first)], &mut backend);
+        let close = client.close(b"a");
+        let again = client.define(b"a", &two, true);
+        backend.insert(two.id(), 10);
+        assert_eq!(client.get(b"a").unwrap().id(), two.id());
+        client.settle(&[Event::Skipped(close), Event::Skipped(again)], &mut backend);
+        assert_eq!(client.get(b"a").unwrap().id(), one.id());
+        assert!(backend.touch(one.id()) && !backend.touch(two.id()));
+    }
+
+    #[test]
+    fn a_failed_unnamed_parse_leaves_none_and_a_skipped_one_the_former() {
+        let cache = StatementCache::new(10_000);
+        let (mut client, mut backend) = (ClientStatements::default(), Prepared::default());
+        let (one, two) = (statement(&cache, "SELECT 1"), statement(&cache, "SELECT 2"));
+        let first = client.define(b"", &one, true);
+        client.settle(&[Event::Done(first)], &mut backend);
+        let skipped = client.define(b"", &two, true);
+        client.settle(&[Event::Skipped(skipped)], &mut backend);
+        assert_eq!(client.get(b"").unwrap().id(), one.id());
+        let failed = client.define(b"", &two, true);
+        client.settle(&[Event::Failed(failed)], &mut backend);
+        assert!(client.get(b"").is_none());
+    }
+
+    #[test]
+    fn a_backend_closes_the_least_recently_used() {
+        let cache = StatementCache::new(10_000);
+        let ids: Vec<_> = (0..3).map(|n| statement(&cache, &format!("SELECT {n}")).id()).collect();
+        let mut backend = Prepared::default();
+        assert_eq!(backend.insert(ids[0], 2), None);
+        assert_eq!(backend.insert(ids[1], 2), None);
+        backend.touch(ids[0]);
+        assert_eq!(backend.insert(ids[2], 2), Some(ids[1]));
+        assert_eq!(backend.len(), 2);
+    }
+}

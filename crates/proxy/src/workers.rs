@@ -1,0 +1,65 @@
+//! The worker threads: a single-threaded runtime each, no work stealing.
+//!
+//! A session lives and ends on one worker. [`Workers::least_busy`] is the one place that chooses.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use telemetry::Tasks;
+use tokio::runtime::Builder;
+use tokio::sync::watch;
+
+use crate::shared::{Shared, Worker};
+
+/// See the module's documentation.
+pub struct Workers {
+    workers: Vec<Arc<Worker>>,
+    stop: watch::Sender<bool>,
+    threads: parking_lot::Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Workers {
+    /// Starts `count` threads.
+    ///
+    /// # Errors
+    /// The system gives no thread or no reactor.
+    pub fn start(count: usize, shared: &Arc<Shared>) -> io::Result<Self> {
+        let (stop, _) = watch::channel(false);
+        let mut workers = Vec::new();
+        let mut threads = Vec::new();
+        for id in 0..count.max(1) {
+            let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+            workers.push(Arc::new(Worker::new(id, Arc::clone(shared), Tasks::new(runtime.handle().clone()))));
+            let mut stopped = stop.subscribe();
+            let thread = std::thread::Builder::new().name(format!("worker-{id}")).spawn(move || {
+                // An error means that the sender is gone: stop as well.
+                let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
+                runtime.shutdown_background();
+            })?;
+            threads.push(thread);
+        }
+        Ok(Self { workers, stop, threads: parking_lot::Mutex::new(threads) })
+    }
+
+    /// The worker with the fewest tasks.
+    #[must_use]
+    pub fn least_busy(&self) -> Option<&Arc<Worker>> {
+        self.workers.iter().min_by_key(|worker| worker.tasks.alive())
+    }
+
+    /// Every worker.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Worker>> {
+        self.workers.iter()
+    }
+
+    /// Ends the threads; what still runs on them is dropped.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+        for thread in self.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("worker thread panicked");
+            }
+        }
+    }
+}
