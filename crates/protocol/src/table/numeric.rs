@@ -65,7 +65,8 @@ mod tests {
 
     /// Reads the binary form back as `numeric_recv` and `numeric_out` would.
     fn decode(parts: &[i16]) -> String {
-        let (weight, negative, scale) = (i32::from(parts[1]), parts[2] != 0, parts[3] as usize);
+        let (weight, negative, scale) =
+            (i32::from(parts[1]), parts[2] != 0, usize::try_from(parts[3]).unwrap());
         let digit =
             |at: i32| usize::try_from(at).ok().and_then(|at| parts[4..].get(at)).copied().unwrap_or(0);
         let whole: String =
@@ -83,6 +84,7 @@ mod tests {
 
     #[test]
     fn known_forms() {
+        // As PostgreSQL's numeric_send() shows them.
         assert_eq!(parts("0"), [0, 0, 0, 0]);
         assert_eq!(parts("-0.00"), [0, 0, 0, 2]);
         assert_eq!(parts("1"), [1, 0, 0, 0, 1]);

@@ -370,10 +370,10 @@ proptest! {
             let replies = session.send(|out| match (tag, texts.get(at)) {
                 (b'Q', Some(text)) => write::query(out, text).unwrap(),
                 (b'P', Some(text)) => prepare(out, text),
-                (b'E', Some(_)) => write::execute(out, "", at as u32 % 3).unwrap(),
+                (b'E', Some(_)) => write::execute(out, "", u32::try_from(at % 3).unwrap()).unwrap(),
                 _ => {
                     out.extend_from_slice(&[tag]);
-                    out.extend_from_slice(&(body.len() as u32 + 4).to_be_bytes());
+                    out.extend_from_slice(&u32::try_from(body.len() + 4).unwrap().to_be_bytes());
                     out.extend_from_slice(body);
                 }
             });
