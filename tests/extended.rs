@@ -247,7 +247,7 @@ fn pipeline_many_transactions(port: u16, me: usize, seed: u64) -> Result<()> {
     }
     let mut rest = all.bytes();
     while !rest.is_empty() {
-        let n = if me % 5 == 0 { 1 } else { random.random_range(1..2000) };
+        let n = if me.is_multiple_of(5) { 1 } else { random.random_range(1..2000) };
         let (piece, tail) = rest.split_at(n.min(rest.len()));
         client.send_bytes(piece)?;
         rest = tail;

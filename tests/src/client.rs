@@ -1,7 +1,6 @@
 //! A client that speaks the protocol byte by byte, with a deadline on everything.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
@@ -10,11 +9,11 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
 
-use crate::messages::{Msgs, cancel_request, msgs, startup};
-use crate::replies::{Fields, Replies, Reply};
+use crate::login::Login;
+use crate::messages::{Msgs, cancel_request, msgs};
+use crate::replies::{Replies, Reply};
+use crate::rows::{PgError, Rows};
 
-/// Protocol 3.0.
-pub const V3: u32 = 3 << 16;
 /// A message longer than this is taken for a framing error.
 const MAX_MESSAGE: usize = 1 << 30;
 
@@ -23,118 +22,6 @@ const MAX_MESSAGE: usize = 1 << 30;
 pub fn deadline() -> Duration {
     let given = std::env::var("PGWEIR_TEST_DEADLINE").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(given.unwrap_or(3))
-}
-
-/// An ErrorResponse as an error.
-#[derive(Clone, Debug)]
-pub struct PgError(pub Fields);
-
-impl fmt::Display for PgError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", self.0.get('S'), self.0.get('C'), self.0.get('M'))
-    }
-}
-
-impl std::error::Error for PgError {}
-
-/// The SQLSTATE of an error that came from the other side; empty for any other error.
-#[must_use]
-pub fn sqlstate(error: &anyhow::Error) -> &str {
-    error.downcast_ref::<PgError>().map_or("", |error| error.0.get('C'))
-}
-
-/// What a simple query returned.
-#[derive(Clone, Debug, Default)]
-pub struct Rows {
-    /// Column names of the last result.
-    pub columns: Vec<String>,
-    /// All rows of all results, as text.
-    pub rows: Vec<Vec<Option<String>>>,
-    /// Command tags in order.
-    pub tags: Vec<String>,
-}
-
-impl Rows {
-    /// The only column's values, NULL as an empty text.
-    #[must_use]
-    pub fn first_column(&self) -> Vec<String> {
-        self.rows.iter().map(|row| row.first().cloned().flatten().unwrap_or_default()).collect()
-    }
-
-    /// The value of a named column in a row.
-    ///
-    /// # Errors
-    /// When there is no such row or column.
-    pub fn get(&self, row: usize, column: &str) -> Result<String> {
-        let at = self.columns.iter().position(|name| name == column);
-        let at = at.with_context(|| format!("no column {column} in {:?}", self.columns))?;
-        let row = self.rows.get(row).with_context(|| format!("no row {row}"))?;
-        Ok(row.get(at).cloned().flatten().unwrap_or_default())
-    }
-}
-
-/// Whom to log in as, and how.
-#[derive(Clone, Debug)]
-pub struct Login {
-    user: String,
-    database: String,
-    password: String,
-    version: u32,
-    parameters: Vec<(String, String)>,
-}
-
-impl Login {
-    /// A login whose password is the user's name, as for all roles of the harness.
-    #[must_use]
-    pub fn new(user: &str, database: &str) -> Self {
-        let parameters = Vec::new();
-        Self { user: user.into(), database: database.into(), password: user.into(), version: V3, parameters }
-    }
-
-    /// The role `bench` in the database `bench`.
-    #[must_use]
-    pub fn bench() -> Self {
-        Self::new("bench", "bench")
-    }
-
-    /// Another password.
-    #[must_use]
-    pub fn password(mut self, password: &str) -> Self {
-        self.password = password.into();
-        self
-    }
-
-    /// A further startup parameter.
-    #[must_use]
-    pub fn with(mut self, name: &str, value: &str) -> Self {
-        self.parameters.push((name.into(), value.into()));
-        self
-    }
-
-    /// Another protocol version.
-    #[must_use]
-    pub fn version(mut self, version: u32) -> Self {
-        self.version = version;
-        self
-    }
-
-    /// The startup packet.
-    #[must_use]
-    pub fn packet(&self) -> Vec<u8> {
-        let own = [("user", self.user.as_str()), ("database", self.database.as_str())];
-        let further = self.parameters.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        startup(self.version, &own.into_iter().chain(further).collect::<Vec<_>>())
-    }
-
-    /// Connects to a local port and logs in.
-    ///
-    /// # Errors
-    /// The server's ErrorResponse as [`PgError`], or what went wrong with the connection.
-    pub fn connect(&self, port: u16) -> Result<RawClient> {
-        let mut client = RawClient::tcp(port)?;
-        client.log_in(self)?;
-        Ok(client)
-    }
 }
 
 /// One connection.
@@ -212,12 +99,12 @@ impl RawClient {
     }
 
     fn authenticate(&mut self, login: &Login, code: u32, data: &[u8]) -> Result<()> {
-        let password = login.password.as_bytes();
+        let password = login.password_bytes();
         match code {
             0 => Ok(()),
             3 => self.send_bytes(msgs().message(b'p', &[password, &[0]].concat()).bytes()),
             5 => {
-                let hash = md5_hash(login.user.as_bytes(), password, data.try_into()?);
+                let hash = md5_hash(login.user().as_bytes(), password, data.try_into()?);
                 self.send_bytes(msgs().message(b'p', &[hash.as_bytes(), &[0]].concat()).bytes())
             }
             10 => self.scram(password, data),
@@ -440,7 +327,7 @@ impl RawClient {
         if let Some(fields) = replies.error() {
             bail!(PgError(fields.clone()));
         }
-        Ok(into_rows(replies))
+        Ok(Rows::from(replies))
     }
 
     /// The first value that a simple query returns; NULL and nothing are an empty text.
@@ -516,19 +403,4 @@ impl RawClient {
 fn is_reset(error: &anyhow::Error) -> bool {
     let kinds = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe, ErrorKind::ConnectionAborted];
     error.chain().any(|e| e.downcast_ref::<std::io::Error>().is_some_and(|e| kinds.contains(&e.kind())))
-}
-
-fn into_rows(replies: Replies) -> Rows {
-    let mut rows = Rows::default();
-    for reply in replies.0 {
-        match reply {
-            Reply::RowDescription(columns) => rows.columns = columns.into_iter().map(|c| c.name).collect(),
-            Reply::DataRow(values) => rows.rows.push(
-                values.into_iter().map(|v| v.map(|v| String::from_utf8_lossy(&v).into_owned())).collect(),
-            ),
-            Reply::CommandComplete(tag) => rows.tags.push(tag),
-            _ => {}
-        }
-    }
-    rows
 }

@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
-use crate::client::{Login, RawClient, Rows};
+use crate::client::RawClient;
 use crate::install::{BASE_CONF, Install, copy_dir};
+use crate::login::Login;
 use crate::procs::{self, Watcher};
+use crate::rows::Rows;
 use crate::server_log::{self, Logged};
 
 /// How servers authenticate everybody but `postgres`, whom they trust.
@@ -195,6 +197,8 @@ impl Cluster {
                 None => bail!("n{node} is not started"),
             };
             if ended {
+                let log = self.log_tail(node, 20);
+                ensure!(log.contains("Address already in use"), "n{node} does not come up\n{log}");
                 std::thread::sleep(Duration::from_millis(100));
                 self.launch(node)?;
             }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::client::Login;
+use crate::login::Login;
 use crate::procs;
 
 /// What every cluster contains, beyond a fresh `initdb`.
@@ -44,6 +44,10 @@ wal_receiver_status_interval = 1
 timezone = 'UTC'
 lc_messages = 'C'
 ";
+
+/// Settings in force while the template is made only. A standby refuses limits below those that the
+/// primary last ran with, and clusters choose their own.
+const TEMPLATE_CONF: &str = "max_connections = 10\n";
 
 /// Where PostgreSQL's programs are and whom to run them as.
 #[derive(Clone, Debug)]
@@ -113,7 +117,7 @@ impl Install {
         let cache = procs::target_dir()?.join("pgweir-harness");
         fs::create_dir_all(&cache)?;
         let mut hash = DefaultHasher::new();
-        (self.version()?, SETUP, BASE_CONF, self.run_as).hash(&mut hash);
+        (self.version()?, SETUP, BASE_CONF, TEMPLATE_CONF, self.run_as).hash(&mut hash);
         let place = cache.join(format!("template-{:016x}", hash.finish()));
         if place.exists() {
             return Ok(place);
@@ -141,7 +145,7 @@ impl Install {
             .output()?;
         ensure!(done.status.success(), "initdb: {}", String::from_utf8_lossy(&done.stderr));
         let port = procs::free_port()?;
-        fs::write(data.join("postgresql.auto.conf"), format!("{BASE_CONF}port = {port}\n"))?;
+        fs::write(data.join("postgresql.auto.conf"), format!("{BASE_CONF}{TEMPLATE_CONF}port = {port}\n"))?;
         let mut server = self
             .server("postgres")
             .arg("-D")

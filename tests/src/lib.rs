@@ -13,20 +13,24 @@
 pub mod client;
 pub mod cluster;
 pub mod install;
+pub mod login;
 pub mod messages;
 pub mod pgweir;
 pub mod procs;
 pub mod relay;
 pub mod replies;
+pub mod rows;
 pub mod server_log;
 pub mod tools;
 
-pub use client::{Login, PgError, RawClient, Rows, sqlstate};
+pub use client::RawClient;
 pub use cluster::{Cluster, ClusterOptions, ServerAuth, StopMode};
+pub use login::Login;
 pub use messages::{Msgs, msgs};
 pub use pgweir::{ClientAuth, Pgweir, PgweirOptions};
 pub use relay::Relay;
 pub use replies::{Replies, Reply};
+pub use rows::{PgError, Rows, sqlstate};
 pub use server_log::Logged;
 pub use tools::{Http, Output, PgbenchReport, http_get, pgbench, psql};
 

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
-use crate::client::{Login, RawClient, Rows};
+use crate::client::RawClient;
 use crate::cluster::{Cluster, tail};
+use crate::login::Login;
 use crate::procs;
+use crate::rows::Rows;
 use crate::tools::http_get;
 
 /// How clients authenticate.
