@@ -10,7 +10,9 @@
 //!
 //! Left out so far: promotion, and evidence from standbys about their upstream.
 
-use crate::event::{Action, Event, Facts, Insist, NodeReport, NodeSpec, Reason, Record, Refusal, Settings};
+use crate::event::{
+    Action, Event, Facts, Insist, Lsn, NodeReport, NodeSpec, Reason, Record, Refusal, Settings,
+};
 use crate::member::{FailedCheck, Health, Member, Wish};
 use crate::observation::{ConnectFailure, Observation};
 use crate::topology::{Epoch, Moment, Node, NodeId, NodeState, Role, Topology};
@@ -330,6 +332,7 @@ impl Core {
     fn measure_lag(&mut self) {
         let lsn = |member: &Member| member.facts.and_then(|facts| facts.lsn);
         let written = self.topology.primary.and_then(|id| self.members.get(id.index())).and_then(lsn);
+        let written = written.map(Lsn::before_page_header);
         for (node, member) in self.topology.nodes.iter_mut().zip(&self.members) {
             node.replay_lag = match (node.role, written, lsn(member)) {
                 (Role::Standby, Some(written), Some(replayed)) => Some(written.0.saturating_sub(replayed.0)),

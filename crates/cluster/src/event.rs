@@ -25,6 +25,21 @@ impl Lsn {
     }
 }
 
+/// `XLOG_BLCKSZ` as it is unless somebody built PostgreSQL otherwise.
+const WAL_PAGE: u64 = 8192;
+/// `SizeOfXLogShortPHD`, and `SizeOfXLogLongPHD` on the first page of a segment.
+const PAGE_HEADERS: [u64; 2] = [24, 40];
+
+impl Lsn {
+    /// An insert position just behind a page's header has nothing written on that page yet; a standby that has
+    /// replayed everything stands at the border before it.
+    #[must_use]
+    pub fn before_page_header(self) -> Self {
+        let offset = self.0 % WAL_PAGE;
+        if PAGE_HEADERS.contains(&offset) { Self(self.0 - offset) } else { self }
+    }
+}
+
 impl fmt::Display for Lsn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:X}/{:X}", self.0 >> 32, self.0 & 0xFFFF_FFFF)

@@ -510,6 +510,10 @@ fn positions_are_read_and_written_as_postgresql_does() {
     let lsn = Lsn::parse("16/B374D848").unwrap();
     assert_eq!(lsn, Lsn(0x16_B374_D848));
     assert_eq!(lsn.to_string(), "16/B374D848");
+    for (inserted, written) in [(0x900_0028, 0x900_0000), (0x900_2018, 0x900_2000), (0x900_2029, 0x900_2029)]
+    {
+        assert_eq!(Lsn(inserted).before_page_header(), Lsn(written));
+    }
     for bad in ["", "/", "16", "1/2/3", "1FFFFFFFF/0", "x/0"] {
         assert_eq!(Lsn::parse(bad), None, "{bad}");
     }

@@ -64,7 +64,7 @@ pub(crate) fn rule(members: &mut [Member], memory: &mut Memory, phase: Phase) ->
     let verdicts = with_ids(members)
         .map(|(id, member)| {
             let (state, reason) = state_of(id, member, memory, primary, phase);
-            Verdict { state, role: role_of(id, member, memory, primary), reason }
+            Verdict { state, role: role_of(id, member, memory, primary, phase), reason }
         })
         .collect();
     Ruling { verdicts, primary }
@@ -187,7 +187,10 @@ fn state_of(
 }
 
 /// A primary that is down keeps its role in the picture until another takes its place.
-fn role_of(id: NodeId, member: &Member, memory: &Memory, primary: Option<NodeId>) -> Role {
+fn role_of(id: NodeId, member: &Member, memory: &Memory, primary: Option<NodeId>, phase: Phase) -> Role {
+    if phase == Phase::Settling {
+        return Role::Unknown;
+    }
     if primary == Some(id) {
         return Role::Primary;
     }

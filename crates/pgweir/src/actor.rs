@@ -200,8 +200,15 @@ impl Actor {
                 tracing::warn!(from, "there is no primary: writes are refused");
             }
             Record::CheckTrouble { node, failure, in_a_row } => {
+                // The probe has said it in the node's words.
                 let failure = failure.as_str();
-                tracing::warn!(node = node.0, address = name(node), failure, in_a_row, "health check failed");
+                tracing::debug!(
+                    node = node.0,
+                    address = name(node),
+                    failure,
+                    in_a_row,
+                    "health check failed"
+                );
             }
             Record::Reconfigured { nodes } => tracing::info!(nodes, "the nodes are configured anew"),
         }

@@ -141,8 +141,17 @@ impl Probe {
                 self.said = None;
                 return Some(Event::CheckOk { node, started, facts });
             }
-            Ok(Err(error)) => self.failure(&error)?,
-            Err(_) => ConnectFailure::TimedOut,
+            Ok(Err(error)) => {
+                self.say(error.to_string());
+                match error.fault() {
+                    Fault::Node(failure) => failure,
+                    Fault::Ours => return None,
+                }
+            }
+            Err(_) => {
+                self.say("no answer within the time allowed".to_owned());
+                ConnectFailure::TimedOut
+            }
         };
         let lost = had_link && failure == ConnectFailure::Unreachable;
         let evidence = if lost { Evidence::ConnectionLost } else { Evidence::ConnectOnly };
@@ -166,25 +175,15 @@ impl Probe {
         Ok(facts)
     }
 
-    /// What the node said in words is for the log, once; the core needs its kind.
-    fn failure(&mut self, error: &ProbeError) -> Option<ConnectFailure> {
-        let text = error.to_string();
-        if self.said.as_ref() != Some(&text) {
-            let ProbeSpec { node, backend, check, .. } = &self.spec;
-            let address = backend.to_string();
-            tracing::warn!(
-                node = node.0,
-                address,
-                user = check.user,
-                database = check.database,
-                error = text,
-                "health check"
-            );
-            self.said = Some(text);
+    /// Logs how checks fail, once for each way.
+    fn say(&mut self, error: String) {
+        if self.said.as_ref() == Some(&error) {
+            return;
         }
-        match error.fault() {
-            Fault::Node(failure) => Some(failure),
-            Fault::Ours => None,
-        }
+        let ProbeSpec { node, backend, check, .. } = &self.spec;
+        let (node, address) = (node.0, backend.to_string());
+        let (user, database) = (&check.user, &check.database);
+        tracing::warn!(node, address, user, database, error, "health check failed");
+        self.said = Some(error);
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use admin::view::{ProcessState, Shutdown};
 use admin::{AdminConsole, AdminView};
 use anyhow::Context;
-use cluster::{Core, NodeReport, Topology};
+use cluster::{Core, NodeReport, NodeState, Topology};
 use config::Config;
 use proxy::{Deps, Proxy, ShutdownMode};
 use telemetry::logging::{self, Logging};
@@ -179,18 +179,23 @@ impl Start<'_> {
     }
 }
 
-/// Waits until the core has made up its mind for the first time.
+/// Waits until there is a primary, or every node was heard of.
 async fn first_answers(topology: &Published<Topology>) {
     let mut changes = topology.changes();
+    let heard = |topology: &Topology| {
+        topology.primary.is_some() || topology.nodes.iter().all(|node| node.state != NodeState::Waiting)
+    };
     let settled = async {
-        while topology.load().epoch.0 == 0 {
+        while !heard(&topology.load()) {
             if changes.changed().await.is_err() {
                 return;
             }
         }
     };
     if tokio::time::timeout(FIRST_ANSWERS, settled).await.is_err() {
-        tracing::warn!("no node has answered yet; clients are let in all the same");
+        tracing::warn!(
+            "not every node has answered yet, and there is no primary; clients are let in all the same"
+        );
     }
 }
 
