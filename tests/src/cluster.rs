@@ -429,8 +429,12 @@ impl Cluster {
         Ok(String::from_utf8_lossy(&fs::read(self.node(node)?.log())?).into_owned())
     }
 
+    /// The end of a node's log, without the many statements of the check user.
     fn log_tail(&self, node: usize, lines: usize) -> String {
-        self.log(node).map(|text| tail(&text, lines)).unwrap_or_default()
+        let text = self.log(node).unwrap_or_default();
+        let kept: Vec<&str> =
+            text.lines().filter(|line| !(line.contains("|pgweir|") && line.contains("statement:"))).collect();
+        tail(&kept.join("\n"), lines)
     }
 }
 

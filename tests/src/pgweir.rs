@@ -358,6 +358,7 @@ fn write_files(
         base.push(("enable_pool_hba".into(), "enable_pool_hba: on\n".into()));
     }
     fs::write(dir.join("pool_passwd"), options.passwords.as_deref().unwrap_or(PASSWORDS))?;
+    fs::set_permissions(dir.join("pool_passwd"), std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     let over = top_level(&options.yaml);
     let kept = base.into_iter().filter(|(key, _)| !over.iter().any(|(name, _)| name == key));
     let given = over.iter().filter(|(_, text)| !text.contains(": ~drop")).cloned();
