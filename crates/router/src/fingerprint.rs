@@ -79,27 +79,24 @@ impl Hash {
         }
     }
 
-    /// The length goes in with the kind, so that no two sequences of tokens read alike.
+    /// The length goes in with the kind, so that no two sequences of tokens read alike. The last eight bytes
+    /// may overlap the ones before them.
     fn text(&mut self, kind: u64, text: &[u8], fold_case: bool) {
         let tag = kind | (text.len() as u64) << 8;
-        let (chunks, rest) = text.as_chunks::<8>();
         let case = |word| if fold_case { lower(word) } else { word };
-        match chunks {
-            [] => self.mix_pair(tag, case(tail(rest))),
-            _ => {
-                self.mix(tag);
-                for chunk in chunks {
-                    self.mix(case(u64::from_le_bytes(*chunk)));
-                }
-                self.mix(case(tail(rest)));
+        let (chunks, rest) = text.as_chunks::<8>();
+        let (last, chunks) = match (text.last_chunk::<8>(), rest) {
+            (None, _) => (short(text), chunks),
+            (Some(last), []) => {
+                (u64::from_le_bytes(*last), chunks.split_last().map_or(chunks, |(_, before)| before))
             }
+            (Some(last), _) => (u64::from_le_bytes(*last), chunks),
+        };
+        for chunk in chunks {
+            self.mix(case(u64::from_le_bytes(*chunk)));
         }
-    }
-
-    /// Two values at the price of one, for the short words that most tokens are.
-    fn mix_pair(&mut self, tag: u64, value: u64) {
-        self.a = fold(self.a ^ value, K0 ^ tag.wrapping_mul(K1));
-        self.b = fold(self.b.rotate_left(23) ^ value ^ tag << 56, K1 ^ tag);
+        self.a = fold(self.a ^ case(last), K0 ^ tag.wrapping_mul(K1));
+        self.b = fold(self.b.rotate_left(23) ^ case(last) ^ tag << 40, K1 ^ tag);
     }
 
     fn finish(mut self) -> Fingerprint {
@@ -120,9 +117,12 @@ fn low_half(wide: u128) -> u64 {
     wide as u64
 }
 
-/// Up to seven bytes as a number.
-fn tail(rest: &[u8]) -> u64 {
-    rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+/// Up to seven bytes as a number, each length without loss.
+fn short(text: &[u8]) -> u64 {
+    if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
+        return u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 32;
+    }
+    text.iter().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
 /// Eight ASCII bytes at once, `A-Z` to `a-z`.

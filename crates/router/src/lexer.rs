@@ -62,6 +62,8 @@ const OPERATOR: u8 = 8;
 const PUNCT: u8 = 16;
 /// Marks an operator that may end in `+` or `-`.
 const STRONG: u8 = 32;
+/// `$`, which may be inside a word.
+const DOLLAR: u8 = 64;
 
 static CLASSES: [u8; 256] = classes();
 
@@ -87,6 +89,7 @@ const fn class_of(byte: u8) -> u8 {
         b'0'..=b'9' => DIGIT,
         b'~' | b'!' | b'@' | b'#' | b'%' | b'^' | b'&' | b'|' | b'`' | b'?' => OPERATOR | STRONG,
         b'+' | b'-' | b'*' | b'/' | b'<' | b'>' | b'=' => OPERATOR,
+        b'$' => DOLLAR,
         b'(' | b')' | b'[' | b']' | b',' | b';' | b'.' | b':' => PUNCT,
         _ => 0,
     }
@@ -119,16 +122,15 @@ impl<'a> Lexer<'a> {
     }
 
     fn take_while(&mut self, class: u8) {
-        while self.peek(0).is_some_and(|byte| has(byte, class)) {
-            self.at += 1;
-        }
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        self.at += rest.iter().position(|byte| !has(*byte, class)).unwrap_or(rest.len());
     }
 
     /// Skips white space and comments. False when a block comment does not end.
     fn skip_blank(&mut self) -> bool {
         loop {
+            self.take_while(SPACE);
             match (self.peek(0), self.peek(1)) {
-                (Some(byte), _) if has(byte, SPACE) => self.at += 1,
                 (Some(b'-'), Some(b'-')) => self.skip_line(),
                 (Some(b'/'), Some(b'*')) if !self.skip_block() => return false,
                 (Some(b'/'), Some(b'*')) => {}
@@ -166,9 +168,7 @@ impl<'a> Lexer<'a> {
     }
 
     fn word(&mut self, start: usize) -> Token<'a> {
-        while self.peek(0).is_some_and(|byte| has(byte, LETTER | DIGIT) || byte == b'$') {
-            self.at += 1;
-        }
+        self.take_while(LETTER | DIGIT | DOLLAR);
         let text = self.slice(start, self.at);
         // The second byte of a character in SJIS and its like may look like an operator.
         let torn = text.last().is_some_and(|byte| *byte >= 0x80) && self.peek(0).is_some_and(is_second_byte);

@@ -4,6 +4,7 @@
 //! sqlparser is given text made from the normalised tokens, not the client's: its own lexical rules (escapes,
 //! dollar quotes, comments, encodings) cannot disagree with PostgreSQL's then.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 
 use sqlparser::ast::{
@@ -67,7 +68,7 @@ fn parse(tokens: &[Token<'_>], scan: &Scan<'_>, catalog: &dyn FunctionCatalog) -
     if tokens.iter().filter(|token| chains(token)).count() > MAX_CHAIN {
         return Err(Reason::Unparsed);
     }
-    let text = canonical(tokens);
+    let text = canonical(&without_table(tokens));
     let dialect = PostgreSqlDialect {};
     let parser = Parser::new(&dialect).with_recursion_limit(MAX_NESTING);
     let statements = parser
@@ -112,6 +113,29 @@ fn chains(token: &Token<'_>) -> bool {
         Kind::Word => token.is_any(WORDS),
         _ => false,
     }
+}
+
+/// `TABLE t` as the `SELECT * FROM t` that it is short for; sqlparser knows it in some places only.
+fn without_table<'t, 'a>(tokens: &'t [Token<'a>]) -> Cow<'t, [Token<'a>]> {
+    const OPENS: &[&str] = &["union", "except", "intersect", "all", "distinct"];
+    let is_query = |at: usize, token: &Token<'_>| {
+        let previous = at.checked_sub(1).and_then(|at| tokens.get(at));
+        token.is("table") && previous.is_none_or(|p| p.is_punct("(") || p.is_punct(")") || p.is_any(OPENS))
+    };
+    if !tokens.iter().enumerate().any(|(at, token)| is_query(at, token)) {
+        return Cow::Borrowed(tokens);
+    }
+    let mut written = Vec::with_capacity(tokens.len() + 8);
+    for (at, token) in tokens.iter().enumerate() {
+        if is_query(at, token) {
+            let word = |text| Token { kind: Kind::Word, text };
+            let star = Token { kind: Kind::Operator, text: b"*" };
+            written.extend([word(b"select".as_slice()), star, word(b"from")]);
+        } else {
+            written.push(*token);
+        }
+    }
+    Cow::Owned(written)
 }
 
 /// The tokens as text that reads the same under any lexical rules.

@@ -45,7 +45,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Earlier findings stay, but that something is merely unknown gives way to what is known.
-    fn to_primary(&mut self, reason: Reason) {
+    fn send_to_primary(&mut self, reason: Reason) {
         if self.primary.is_none_or(|found| found == Reason::UnknownFunction) {
             self.primary = Some(reason);
         }
@@ -65,14 +65,14 @@ impl<'a> Scan<'a> {
         let in_catalog = schema.is_none_or(|schema| functions::catalog_name(schema) == b"pg_catalog");
         match functions::builtin(&name).filter(|_| in_catalog && !longer) {
             Some(safety) => self.builtin(tokens, at, &name, safety),
-            None if longer => self.to_primary(Reason::UnknownFunction),
+            None if longer => self.send_to_primary(Reason::UnknownFunction),
             None => self.ask(catalog, schema, token, &name),
         }
     }
 
     fn builtin(&mut self, tokens: &[Token<'a>], at: usize, name: &[u8], safety: Safety) {
         if safety == Safety::PrimaryOnly {
-            self.to_primary(Reason::VolatileFunction);
+            self.send_to_primary(Reason::VolatileFunction);
         }
         let pin = match name {
             b"set_config" if ends_in_true(tokens, at) => None,
@@ -98,8 +98,8 @@ impl<'a> Scan<'a> {
         };
         match known {
             Some(Safety::AnyNode) => {}
-            Some(Safety::PrimaryOnly) => self.to_primary(Reason::VolatileFunction),
-            None if schema.is_some() => self.to_primary(Reason::UnknownFunction),
+            Some(Safety::PrimaryOnly) => self.send_to_primary(Reason::VolatileFunction),
+            None if schema.is_some() => self.send_to_primary(Reason::UnknownFunction),
             None => self.unknown.push(*token),
         }
     }
@@ -111,7 +111,7 @@ impl<'a> Scan<'a> {
         let foreign =
             tokens.get(at + 2).is_some_and(|schema| functions::catalog_name(schema) != b"pg_catalog");
         if is_operator && qualified && foreign {
-            self.to_primary(Reason::UnknownFunction);
+            self.send_to_primary(Reason::UnknownFunction);
         }
     }
 
@@ -122,8 +122,8 @@ impl<'a> Scan<'a> {
         let known = std::str::from_utf8(token.text).ok().and_then(|name| catalog.operator(None, name));
         match known {
             Some(Safety::AnyNode) => {}
-            Some(Safety::PrimaryOnly) => self.to_primary(Reason::VolatileFunction),
-            None => self.to_primary(Reason::UnknownFunction),
+            Some(Safety::PrimaryOnly) => self.send_to_primary(Reason::VolatileFunction),
+            None => self.send_to_primary(Reason::UnknownFunction),
         }
     }
 
@@ -132,24 +132,24 @@ impl<'a> Scan<'a> {
         let (Some(token), previous) = (tokens.get(at), before(tokens, at, 1)) else { return };
         let next = tokens.get(at + 1);
         if token.is("for") && next.is_some_and(|next| next.is_any(&["update", "share", "no", "key"])) {
-            self.to_primary(Reason::LockingRead);
+            self.send_to_primary(Reason::LockingRead);
         }
         let after_dot = previous.is_some_and(|dot| dot.is_punct("."));
         if token.is("into") && !after_dot {
-            self.to_primary(Reason::SelectInto);
+            self.send_to_primary(Reason::SelectInto);
             if is_temporary(tokens.get(at + 1..).unwrap_or_default()) {
                 self.pin = self.pin.or(Some(PinReason::TempTable));
             }
         }
         let begins = previous.is_some_and(|paren| paren.is_punct("(") || paren.is_punct(")"));
         if begins && token.is_any(&["insert", "update", "delete", "merge"]) {
-            self.to_primary(Reason::DataModifyingCte);
+            self.send_to_primary(Reason::DataModifyingCte);
         }
     }
 
     /// A name written as `U&"..."` may be anybody's.
     fn bad(&mut self, tokens: &[Token<'a>], at: usize) {
-        self.to_primary(Reason::Unparsed);
+        self.send_to_primary(Reason::Unparsed);
         if tokens.get(at + 1).is_some_and(|next| next.is_punct("(")) {
             self.pin = self.pin.or(Some(PinReason::Unknown));
         }

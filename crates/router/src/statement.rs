@@ -42,7 +42,8 @@ pub(crate) fn is_direct(first: &Token<'_>) -> bool {
 pub(crate) fn classify(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
     let Some((first, rest)) = tokens.split_first() else { return Verdict::empty() };
     if tokens.iter().any(|token| token.kind == Kind::Bad) {
-        let kind = data_kind(first).unwrap_or(StatementKind::Other);
+        let query = first.is_any(QUERIES).then_some(StatementKind::Select);
+        let kind = data_kind(first).or(query).unwrap_or(StatementKind::Other);
         return Verdict::unparsed(Reason::Unparsed).with_kind(kind).with_pin(Scan::of(tokens, catalog).pin);
     }
     if first.is_punct("(") || first.is_any(QUERIES) {
@@ -113,9 +114,7 @@ fn with_statement_inside(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) ->
         Some((first, rest)) if first.is("copy") => copy(rest, catalog),
         Some((first, rest)) if first.is("declare") => declare(rest, catalog),
         Some((first, rest)) if first.is("prepare") => prepare(rest, catalog),
-        Some((first, _)) if first.is("execute") => {
-            Some(Verdict::new(Access::Write, StatementKind::Other, Reason::Execute))
-        }
+        Some((first, _)) if first.is("execute") => Some(execute()),
         _ => None,
     };
     let verdict = found.unwrap_or_else(|| Verdict::unparsed(Reason::Unparsed));
@@ -161,8 +160,13 @@ fn explain(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict>
     };
     let first = inner.first()?;
     if analyze {
-        let verdict = classify(inner, catalog);
-        return Some(verdict.with_kind(StatementKind::Other));
+        let verdict = match inner.split_first() {
+            Some((first, _)) if first.is_any(&["create", "refresh"]) => Some(definition(inner, catalog)),
+            Some((first, rest)) if first.is("declare") => declare(rest, catalog),
+            Some((first, _)) if first.is("execute") => Some(execute()),
+            _ => optimizable(inner, catalog),
+        };
+        return verdict.map(|verdict| verdict.with_kind(StatementKind::Other));
     }
     let planned = first.is_punct("(")
         || first.is_any(QUERIES)
@@ -171,10 +175,22 @@ fn explain(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict>
     if planned {
         Some(Verdict::new(Access::Read, StatementKind::Other, Reason::Explain))
     } else if first.is("execute") {
-        Some(Verdict::new(Access::Write, StatementKind::Other, Reason::Execute))
+        Some(execute())
     } else {
         None
     }
+}
+
+fn execute() -> Verdict {
+    Verdict::new(Access::Write, StatementKind::Other, Reason::Execute)
+}
+
+/// A query or a data change: what may stand inside EXPLAIN, COPY, DECLARE and PREPARE. None of those may
+/// stand inside another, which bounds the depth here as it does in PostgreSQL's grammar.
+fn optimizable(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict> {
+    let first = tokens.first()?;
+    let inside = first.is_punct("(") || first.is_any(QUERIES) || data_kind(first).is_some();
+    inside.then(|| classify(tokens, catalog))
 }
 
 /// Any ANALYZE in a list of options that is not plainly switched off counts.
@@ -193,7 +209,7 @@ fn copy(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict> {
     if rest.first()?.is_punct("(") {
         let close = scan::closing(rest, 0)?;
         let (to, after) = rest.get(close + 1..)?.split_first()?;
-        let verdict = classify(rest.get(1..close)?, catalog).with_kind(StatementKind::Other);
+        let verdict = optimizable(rest.get(1..close)?, catalog)?.with_kind(StatementKind::Other);
         return match (to.is("to"), to_client(after)) {
             (false, _) => None,
             (true, true) => Some(verdict),
@@ -234,7 +250,7 @@ fn declare(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict>
     if hold {
         return Some(utility().with_pin(Some(PinReason::HoldCursor)));
     }
-    Some(classify(inner, catalog).with_kind(StatementKind::Other))
+    Some(optimizable(inner, catalog)?.with_kind(StatementKind::Other))
 }
 
 /// PREPARE TRANSACTION, or `PREPARE name [(types)] AS statement`: as the statement, and pins.
@@ -249,8 +265,7 @@ fn prepare(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict>
         Some(open) if open.is_punct("(") => rest.get(scan::closing(rest, 1)? + 1..)?,
         _ => rest.get(1..)?,
     };
-    let (keyword, inner) =
-        after.split_first().filter(|(keyword, inner)| keyword.is("as") && !inner.is_empty())?;
-    debug_assert!(keyword.is("as"));
-    Some(classify(inner, catalog).with_kind(StatementKind::Other).with_pin(Some(PinReason::SqlPrepare)))
+    let (_, inner) = after.split_first().filter(|(keyword, _)| keyword.is("as"))?;
+    let verdict = optimizable(inner, catalog)?;
+    Some(verdict.with_kind(StatementKind::Other).with_pin(Some(PinReason::SqlPrepare)))
 }
