@@ -13,7 +13,10 @@ FUZZ_SECONDS ?= 10
 FUZZ_SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit lint fmt build build-ci bench bench-quick fuzz clean
+.PHONY: help run test unit lint fmt build bench bench-quick fuzz clean
+.PHONY: need-test build-ci
+# What is needed comes first, even with -j; cargo is parallel by itself.
+.NOTPARALLEL:
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -23,7 +26,7 @@ run: ## a primary, two standbys and pgweir on port 9999; Ctrl-C stops all of it 
 	@$(CARGO) build --release -p pgweir
 	@exec target/release/pgweir demo $(DIR) --port $(PORT) --base-port $(BASE_PORT) --metrics-port $(METRICS_PORT)
 
-test: lint build-ci ## everything that must pass: lint, unit, property, tidy and black-box tests
+test: need-test lint build-ci ## everything that must pass: lint, unit, property, tidy and black-box tests
 	@PYTHONDONTWRITEBYTECODE=1 python3 -m unittest discover -q -s benches
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 	  $(CARGO) nextest run --workspace --profile ci --cargo-profile ci; \
@@ -44,8 +47,10 @@ fmt: ## formats the code
 build: ## the release binary: target/release/pgweir
 	@$(CARGO) build --release -p pgweir
 
-build-ci:
+need-test:
 	@scripts/need.sh test
+
+build-ci:
 	@$(CARGO) build --profile ci -p pgweir
 
 bench: ## pgbench against direct, pgweir and the installed ones of PgBouncer, Pgpool-II, HAProxy; writes docs/benchmarks.md
