@@ -120,7 +120,7 @@ async fn serve(args: &DemoArgs, place: &Place, nodes: &Nodes, proxy: &mut Proxy)
     }
     say(&format!("PostgreSQL {} in {}", nodes.version(), place.data().display()))?;
     let check_secret = command::secret();
-    nodes.start(&check_secret, |step| say(step)).await?;
+    nodes.start(&check_secret, say).await?;
     proxy.start(&check_secret)?;
     let shown = proxy.ready(nodes).await?;
     say(&welcome(args, place, &shown))?;
