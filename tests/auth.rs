@@ -167,7 +167,7 @@ fn pool_hba_decides_by_line() -> Result<()> {
     let hba = "# type db user address method\n\
                host postgres all 127.0.0.1/32 reject\n\
                host all other 127.0.0.1 255.255.255.255 trust\n\
-               host \"bench\" bench samehost scram-sha-256\n";
+               host \"bench\" bench 127.0.0.0/8 scram-sha-256\n";
     let options = PgweirOptions { auth: ClientAuth::Hba(hba.into()), ..PgweirOptions::default() };
     let weir = Pgweir::start_with(&cluster, &options)?;
     assert_eq!(login(weir.port(), &Login::bench())?, "");

@@ -34,17 +34,21 @@ struct Tracer<'a> {
     cluster: &'a Cluster,
     client: RawClient,
     runs: usize,
+    id: String,
 }
 
 impl<'a> Tracer<'a> {
     fn new(cluster: &'a Cluster, weir: &Pgweir) -> Result<Self> {
-        Ok(Self { cluster, client: weir.client()?, runs: 0 })
+        let mut client = weir.client()?;
+        let id = client.key.as_ref().map(|(pid, _)| pid.to_string()).unwrap_or_default();
+        client.scalar("SELECT 1")?;
+        Ok(Self { cluster, client, runs: 0, id })
     }
 
     /// The node that ran `sql`, and the SQLSTATE it ended with (empty when well).
     fn run(&mut self, sql: &str, extended: bool) -> Result<(usize, String)> {
         self.runs += 1;
-        let marker = format!("/*run {}*/", self.runs);
+        let marker = format!("/*run {}.{}*/", self.id, self.runs);
         let marked = format!("{sql} {marker}");
         let sent = if extended { msgs().PBE(&marked).S() } else { msgs().Q(&marked) };
         let replies = self.client.talk(&sent)?;
@@ -252,8 +256,8 @@ fn rw_06_statements_whose_first_word_says_nothing() -> Result<()> {
         }
         tracer.expect(0, sql, undo)?;
     }
-    // Words inside strings and bodies do not make a write.
-    tracer.expect(1, "SELECT 'SELECT id INTO nt FROM t; DELETE FROM t'", "")
+    // Words inside strings do not make a write (a new session: the old one may be pinned by now).
+    Tracer::new(&cluster, &weir)?.expect(1, "SELECT 'SELECT id INTO nt FROM t; DELETE FROM t'", "")
 }
 
 #[test]

@@ -11,7 +11,11 @@ fn main() -> anyhow::Result<()> {
     for node in 0..=standbys {
         println!("n{node}: psql -h 127.0.0.1 -p {} -U postgres bench", cluster.port(node));
     }
-    println!("pgweir (pid {}): PGPASSWORD=bench psql -h 127.0.0.1 -p {} -U bench bench", weir.pid(), weir.port());
+    println!(
+        "pgweir (pid {}): PGPASSWORD=bench psql -h 127.0.0.1 -p {} -U bench bench",
+        weir.pid(),
+        weir.port()
+    );
     println!("files: {}; metrics on port {}", weir.dir().display(), weir.metrics_port());
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())

@@ -72,7 +72,7 @@ pub fn run(cluster: &Cluster, mut command: Command, limit: Duration) -> Result<O
 pub fn pgbench(cluster: &Cluster, port: u16, args: &[&str]) -> Result<PgbenchReport> {
     let mut command = cluster.install().client("pgbench");
     command.args(["-p", &port.to_string()]).args(args).arg("bench");
-    let out = run(cluster, command, Duration::from_secs(100))?;
+    let out = run(cluster, command, Duration::from_secs(60))?;
     let said = format!("pgbench {args:?}\n{}\n{}", out.stdout, out.stderr);
     ensure!(out.code == 0, "exit code {}: {said}", out.code);
     if args.contains(&"-i") {
