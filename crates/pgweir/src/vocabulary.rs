@@ -1,6 +1,7 @@
 //! The words of the other crates, in the order of their enums, as the metrics' labels.
 
 use cluster::{ConnectFailure, Role};
+use proxy::login::LoginError;
 use router::{PinReason, Reason};
 use telemetry::metrics::Vocabulary;
 
@@ -10,19 +11,6 @@ const CONNECT_FAILURES: [ConnectFailure; 5] = [
     ConnectFailure::NotReady,
     ConnectFailure::Rejected,
     ConnectFailure::Protocol,
-];
-/// The words of `proxy::login::LoginError::kind`.
-const LOGIN_FAILURES: [&str; 10] = [
-    "protocol_version",
-    "protocol",
-    "encoding",
-    "no_hba_rule",
-    "hba_reject",
-    "wrong_password",
-    "empty_password",
-    "timeout",
-    "client_closed",
-    "connection_lost",
 ];
 const ROLES: [Role; 3] = [Role::Unknown, Role::Primary, Role::Standby];
 
@@ -51,7 +39,7 @@ impl Words {
             version: env!("CARGO_PKG_VERSION"),
             route_reasons: &self.route_reasons,
             pin_reasons: &self.pin_reasons,
-            login_failures: &LOGIN_FAILURES,
+            login_failures: LoginError::KINDS,
             connect_failures: &self.connect_failures,
             roles: &self.roles,
         }
