@@ -92,7 +92,7 @@ fn deep(sql: String) -> Verdict {
 #[test]
 fn depth_never_overflows_the_stack() {
     let work = || {
-        for count in [10, 100, 900, 5_000, 100_000] {
+        for count in [10, 100, 900, 20_000] {
             for verdict in [
                 deep(format!("SELECT {}", vec!["a"; count].join(" + "))),
                 deep(format!("SELECT 1 WHERE {}", vec!["a = 1"; count].join(" OR "))),
