@@ -91,6 +91,13 @@ struct Relay {
     deadline: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
 }
 
+impl Relay {
+    /// The unit that the backend was taken for has been looked at.
+    fn has_begun(&self) -> bool {
+        self.client_need > 0 || self.held
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Leaving {
     Terminated,
@@ -165,11 +172,11 @@ impl Session {
             if let Some(end) = self.asked_to_end(relay, cx) {
                 return Poll::Ready(Err(end));
             }
-            let mut moved = self.poll_server(relay, cx)?;
-            if self.engine.is_free() && self.to_server.is_empty() && relay.leaving.is_none() {
+            let mut moved = self.poll_client(relay, cx)?;
+            moved |= self.poll_server(relay, cx)?;
+            if relay.has_begun() && self.engine.is_free() && self.to_server.is_empty() && relay.leaving.is_none() {
                 return Poll::Ready(Ok(()));
             }
-            moved |= self.poll_client(relay, cx)?;
             if let Some(end) = self.left(relay, cx) {
                 return Poll::Ready(Err(end));
             }
@@ -196,7 +203,7 @@ impl Session {
             return Some(End::Killed);
         }
         let at_border =
-            self.engine.is_settled() && self.engine.status() == TxStatus::Idle && relay.client_need > 0;
+            self.engine.is_settled() && self.engine.status() == TxStatus::Idle && relay.has_begun();
         (at_border && self.from_client.is_empty() && self.client.entry.has(Flag::Drain))
             .then_some(End::Drained)
     }
