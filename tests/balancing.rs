@@ -1,11 +1,9 @@
-//! How reads are shared among nodes, and what that buys.
+//! How reads are shared among nodes.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use harness::{Cluster, ClusterOptions, Pgweir, PgweirOptions, RawClient, WHERE, msgs};
+use harness::{Cluster, ClusterOptions, Pgweir, PgweirOptions, RawClient, WHERE};
 
 fn cluster(standbys: usize) -> Result<Cluster> {
     Cluster::new(ClusterOptions { standbys, log_statements: false, ..ClusterOptions::default() })
@@ -107,57 +105,5 @@ fn without_statement_level_balancing_a_session_stays_on_its_node() -> Result<()>
         *met.entry(first).or_insert(0) += 1;
     }
     ensure!(met.len() == 2 && !met.contains_key("n0"), "{met:?}");
-    Ok(())
-}
-
-/// Statements served per second by 32 clients, each statement occupying a backend for 5 ms.
-fn capacity(weir: &Pgweir) -> Result<f64> {
-    const CLIENTS: usize = 32;
-    const WARM_UP: Duration = Duration::from_millis(500);
-    const MEASURED: Duration = Duration::from_secs(4);
-    let (port, served, counting, done) =
-        (weir.port(), AtomicUsize::new(0), AtomicBool::new(false), AtomicBool::new(false));
-    let work = || -> Result<()> {
-        let mut client = RawClient::bench(port)?;
-        let statement = msgs().B("", "s", &[]).E().S();
-        client.talk(&msgs().P("s", "SELECT pg_sleep(0.005)").S())?;
-        while !done.load(Ordering::Relaxed) {
-            client.talk(&statement)?;
-            if counting.load(Ordering::Relaxed) {
-                served.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        Ok(())
-    };
-    let work = &work;
-    let elapsed = std::thread::scope(|scope| -> Result<Duration> {
-        let all: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(work)).collect();
-        std::thread::sleep(WARM_UP);
-        counting.store(true, Ordering::Relaxed);
-        let started = Instant::now();
-        std::thread::sleep(MEASURED);
-        counting.store(false, Ordering::Relaxed);
-        let elapsed = started.elapsed();
-        done.store(true, Ordering::Relaxed);
-        all.into_iter().try_for_each(|one| one.join().expect("a client panicked"))?;
-        Ok(elapsed)
-    })?;
-    Ok(served.into_inner() as f64 / elapsed.as_secs_f64())
-}
-
-#[test]
-fn capacity_grows_with_the_nodes() -> Result<()> {
-    let cluster = cluster(2)?;
-    let mut tps = Vec::new();
-    for weights in [[0, 1, 0], [0, 1, 1], [1, 1, 1]] {
-        let options = PgweirOptions::yaml("default_pool_size: 4").trusting().weights(&weights);
-        let weir = Pgweir::start_with(&cluster, &options)?;
-        tps.push(capacity(&weir)?);
-    }
-    println!("one node {:.0}, two {:.0}, three {:.0} statements per second", tps[0], tps[1], tps[2]);
-    for (n, wanted) in [(1, 2.0), (2, 3.0)] {
-        let ratio = tps[n] / tps[0];
-        ensure!((ratio / wanted - 1.0).abs() <= 0.05, "{} nodes: {ratio:.3} times one node: {tps:?}", n + 1);
-    }
     Ok(())
 }

@@ -190,3 +190,94 @@ fn ps_08_unnamed_statement_described_then_bound_after_sync() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn ps_05_sql_deallocate_of_a_protocol_level_name() -> Result<()> {
+    let (cluster, weir) = rig(1, "default_pool_size: 2")?;
+    for round in 0..50 {
+        let mut a = weir.client()?;
+        let batch =
+            msgs().P("pdo_stmt_00000001", "SELECT $1::text").B("", "pdo_stmt_00000001", &["x"]).E().S();
+        assert_eq!(a.talk(&batch)?.to_string(), "1 2 D(x) C(SELECT 1) Z(I)", "round {round}");
+        assert_eq!(a.talk(&msgs().Q("DEALLOCATE pdo_stmt_00000001"))?.to_string(), "C(DEALLOCATE) Z(I)");
+        assert_eq!(run(&mut a, "pdo_stmt_00000001")?, "E(26000) Z(I)", "round {round}");
+        assert_eq!(a.talk(&prepare("a3", "SELECT 3"))?.to_string(), "1 Z(I)");
+        assert_eq!(a.talk(&msgs().Q("DEALLOCATE PREPARE \"a3\""))?.to_string(), "C(DEALLOCATE) Z(I)");
+        assert_eq!(run(&mut a, "a3")?, "E(26000) Z(I)", "round {round}");
+        a.terminate()?;
+    }
+    for node in 0..2 {
+        let log = cluster.log(node)?;
+        let bad = log.lines().find(|line| {
+            line.contains("ERROR:") && !line.contains("\"pdo_stmt_00000001\"") && !line.contains("\"a3\"")
+        });
+        ensure!(bad.is_none(), "n{node}: {bad:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn ps_10_a_new_client_is_not_hurt_by_an_old_plan() -> Result<()> {
+    let (cluster, weir) = rig(1, "default_pool_size: 1")?;
+    cluster.setup("CREATE TABLE c(a int); INSERT INTO c VALUES (1); GRANT ALL ON c TO bench")?;
+    let mut a = weir.client()?;
+    assert_eq!(a.talk(&prepare("s", "SELECT * FROM c"))?.to_string(), "1 Z(I)");
+    assert_eq!(run(&mut a, "s")?, "2 D(1) C(SELECT 1) Z(I)");
+    cluster.setup("ALTER TABLE c ADD COLUMN n int")?;
+    let mut b = weir.client()?;
+    assert_eq!(b.talk(&msgs().P("s", "SELECT * FROM c").D('S', "s").S())?.to_string(), "1 t T Z(I)");
+    assert_eq!(run(&mut b, "s")?, "2 D(1,NULL) C(SELECT 1) Z(I)");
+    let old = run(&mut a, "s")?;
+    ensure!(old == "E(0A000) Z(I)" || old == "2 D(1,NULL) C(SELECT 1) Z(I)", "{old}");
+    let again = a.talk(&msgs().C('S', "s").P("s", "SELECT * FROM c").B("", "s", &[]).E().S())?.to_string();
+    assert_eq!(again, "3 1 2 D(1,NULL) C(SELECT 1) Z(I)");
+    Ok(())
+}
+
+#[test]
+fn ps_11_same_text_with_different_parameter_types() -> Result<()> {
+    const INT4: u32 = 23;
+    const TEXT: u32 = 25;
+    let (_cluster, weir) = rig(1, "default_pool_size: 1")?;
+    let (mut a, mut b) = (weir.client()?, weir.client()?);
+    for (client, oid) in [(&mut a, INT4), (&mut b, TEXT)] {
+        let replies = client.talk(&msgs().P_typed("s", "SELECT $1", &[oid]).D('S', "s").S())?;
+        assert_eq!(replies.0[1], harness::Reply::ParameterDescription(vec![oid]));
+    }
+    let hello = msgs().B("", "s", &["hello"]).E().S();
+    assert_eq!(b.talk(&hello)?.to_string(), "2 D(hello) C(SELECT 1) Z(I)");
+    assert_eq!(a.talk(&hello)?.to_string(), "E(22P02) Z(I)");
+    assert_eq!(a.talk(&msgs().B("", "s", &["7"]).E().S())?.to_string(), "2 D(7) C(SELECT 1) Z(I)");
+    Ok(())
+}
+
+#[test]
+fn ps_prepare_does_not_wait_for_those_that_hold_the_pool() -> Result<()> {
+    // One thread of pgbench -M prepared prepares with blocking calls while its other clients, in
+    // transactions, hold every backend: whoever makes it wait stops all of them.
+    let (cluster, weir) = rig(1, "default_pool_size: 2")?;
+    cluster.setup("CREATE TABLE t(id int); GRANT ALL ON t TO bench")?;
+    let script = ["BEGIN", "SELECT 1", "INSERT INTO t VALUES (1)", "END"];
+    let mut holders = Vec::new();
+    for _ in 0..2 {
+        let mut client = weir.client()?;
+        for (n, sql) in script.iter().enumerate() {
+            assert_eq!(client.talk(&prepare(&format!("P{n}"), sql))?.to_string(), "1 Z(I)");
+        }
+        client.simple("BEGIN")?;
+        client.simple("INSERT INTO t VALUES (2)")?;
+        holders.push(client);
+    }
+    let mut late = weir.client()?;
+    for (n, sql) in script.iter().enumerate() {
+        let replies = late.talk(&prepare(&format!("P{n}"), sql)).map_err(|error| error.context(*sql))?;
+        assert_eq!(replies.to_string(), "1 Z(I)", "{sql}");
+    }
+    for client in &mut holders {
+        client.simple("END")?;
+    }
+    assert_eq!(run(&mut late, "P0")?, "2 C(BEGIN) Z(T)");
+    assert_eq!(run(&mut late, "P1")?, "2 D(1) C(SELECT 1) Z(T)");
+    assert_eq!(run(&mut late, "P3")?, "2 C(COMMIT) Z(I)");
+    Ok(())
+}

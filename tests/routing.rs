@@ -363,3 +363,25 @@ fn rw_16_statements_that_nobody_understands() -> Result<()> {
     assert_eq!((replies.to_string().as_str(), position.as_deref()), ("E(42601) Z(I)", Some("13")));
     Ok(())
 }
+
+#[test]
+fn rw_12_a_read_only_transaction_ends_by_either_protocol() -> Result<()> {
+    let (_cluster, weir) = prepared_rig()?;
+    for begin_extended in [false, true] {
+        for end in ["COMMIT", "ROLLBACK", "END"] {
+            for end_extended in [false, true] {
+                let mut client = weir.client()?;
+                let word = |sql: &str, extended| if extended { msgs().PBE(sql).S() } else { msgs().Q(sql) };
+                let what = format!("begin extended: {begin_extended}, {end} extended: {end_extended}");
+                client.talk(&word("BEGIN READ ONLY", begin_extended)).map_err(|e| e.context(what.clone()))?;
+                assert_eq!(client.scalar(WHERE)?, "n1", "{what}");
+                for set in ["SAVEPOINT a", "RELEASE a"] {
+                    client.talk(&word(set, end_extended)).map_err(|e| e.context(format!("{what}: {set}")))?;
+                }
+                let replies = client.talk(&word(end, end_extended)).map_err(|e| e.context(what.clone()))?;
+                ensure!(replies.to_string().ends_with("Z(I)"), "{what}: {replies}");
+            }
+        }
+    }
+    Ok(())
+}
