@@ -11,6 +11,7 @@ import subprocess
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DEFAULT_BINARY = os.path.join(ROOT, "target", "release", "pgweir")
 TICKS = os.sysconf("SC_CLK_TCK")
+LOAD_BEFORE = round(os.getloadavg()[0], 1)
 
 
 class Trouble(Exception):
@@ -81,12 +82,14 @@ def facts():
         "cpu": cpu,
         "cores": os.cpu_count(),
         "kernel": f"{os.uname().sysname} {os.uname().release}",
+        # What else this machine was doing when the run began: above half of the cores, the figures are worth little.
+        "load_before": LOAD_BEFORE,
     }
 
 
 def summary():
     known = facts()
-    return f"{known['cores']} cores, {known['cpu']}, {known['kernel']}"
+    return f"{known['cores']} cores, {known['cpu']}, {known['kernel']}, load average before {known['load_before']}"
 
 
 def stat_fields(pid):
