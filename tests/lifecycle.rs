@@ -108,6 +108,8 @@ fn rl_03_smart_stop_lets_transactions_finish() -> Result<()> {
     busy.simple("BEGIN")?;
     busy.simple("INSERT INTO t VALUES (1)")?;
     long.send(&msgs().Q("SELECT 'long', pg_sleep(1)"))?;
+    let running = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%long%' AND usename = 'bench' AND state = 'active'";
+    cluster.wait_scalar(1, running, "1", Duration::from_secs(2))?;
     weir.signal(Signal::TERM);
     // The idle one goes at once, with a reason.
     assert_eq!(idle.read_to_end()?.to_string(), "E(57P01)");
