@@ -1,0 +1,336 @@
+//! What SET and its kin change in the session, so that it can be repeated on another backend.
+//!
+//! A change is kept as a statement to repeat, made from the tokens of the client's own: no value is
+//! understood here. What cannot be repeated everywhere with the same meaning is not given, and pins.
+
+use crate::lexer::{Kind, Lexer, Token};
+
+/// One change of a session's settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// A parameter gets a value.
+    Set {
+        /// The parameter, in lower case; `role` and `session_authorization` are parameters too.
+        name: String,
+        /// What to run to get it.
+        statement: String,
+    },
+    /// A parameter gets its default.
+    Reset {
+        /// The parameter, in lower case.
+        name: String,
+    },
+    /// RESET ALL.
+    ResetAll,
+}
+
+/// What a statement does to the session's settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionOp {
+    /// SET and RESET, one after the other; empty for SET LOCAL.
+    Changes(Vec<Change>),
+    /// SAVEPOINT of that name (as PostgreSQL folds it).
+    Savepoint(Vec<u8>),
+    /// ROLLBACK TO that savepoint.
+    RollbackTo(Vec<u8>),
+    /// RELEASE of that savepoint.
+    Release(Vec<u8>),
+}
+
+/// More statements than this in one string are not taken apart.
+const MAX_STATEMENTS: usize = 64;
+/// Longer strings are not taken apart (bytes).
+const MAX_LEN: usize = 16 * 1024;
+/// Parameters that change how pgweir itself reads or routes what follows, or that are no settings at all.
+const NOT_REPEATED: [&str; 9] = [
+    "default_transaction_deferrable",
+    "default_transaction_isolation",
+    "default_transaction_read_only",
+    "seed",
+    "standard_conforming_strings",
+    "transaction_deferrable",
+    "transaction_isolation",
+    "transaction_read_only",
+    "xmloption",
+];
+
+/// What `sql` does to the session's settings when that is all that it does; `None` otherwise, and when it
+/// cannot be repeated.
+#[must_use]
+pub fn session_op(sql: &[u8], standard_conforming_strings: bool) -> Option<SessionOp> {
+    if sql.len() > MAX_LEN {
+        return None;
+    }
+    let tokens: Vec<Token<'_>> = Lexer::new(sql, standard_conforming_strings).collect();
+    let statements: Vec<&[Token<'_>]> =
+        tokens.split(|token| token.is_punct(";")).filter(|statement| !statement.is_empty()).collect();
+    if statements.len() > MAX_STATEMENTS {
+        return None;
+    }
+    if let [statement] = statements.as_slice()
+        && let Some(op) = savepoint(statement)
+    {
+        return Some(op);
+    }
+    let mut changes = Vec::new();
+    for statement in statements {
+        changes.extend(change(statement)?);
+    }
+    Some(SessionOp::Changes(changes))
+}
+
+fn savepoint(tokens: &[Token<'_>]) -> Option<SessionOp> {
+    let (first, rest) = tokens.split_first()?;
+    if first.is("savepoint") {
+        return Some(SessionOp::Savepoint(name_of(rest)?));
+    }
+    if first.is("release") {
+        return Some(SessionOp::Release(name_of(without(rest, "savepoint"))?));
+    }
+    if !first.is_any(&["rollback", "abort"]) {
+        return None;
+    }
+    let rest = without(without(rest, "work"), "transaction");
+    let (to, rest) = rest.split_first()?;
+    to.is("to").then(|| name_of(without(rest, "savepoint")).map(SessionOp::RollbackTo)).flatten()
+}
+
+fn without<'t, 'a>(tokens: &'t [Token<'a>], word: &str) -> &'t [Token<'a>] {
+    match tokens.split_first() {
+        Some((first, rest)) if first.is(word) && !rest.is_empty() => rest,
+        _ => tokens,
+    }
+}
+
+fn name_of(tokens: &[Token<'_>]) -> Option<Vec<u8>> {
+    match tokens {
+        [name] if name.kind == Kind::Word => Some(name.text.to_ascii_lowercase()),
+        [name] if name.kind == Kind::Quoted => Some(name.text.to_vec()),
+        _ => None,
+    }
+}
+
+/// The change that one statement makes: none for SET LOCAL.
+fn change(tokens: &[Token<'_>]) -> Option<Option<Change>> {
+    let (first, rest) = tokens.split_first()?;
+    if first.is("reset") {
+        return reset(rest).map(Some);
+    }
+    if first.is("select") {
+        return set_config(rest).map(Some);
+    }
+    if !first.is("set") {
+        return None;
+    }
+    match rest.split_first() {
+        Some((scope, _)) if scope.is("local") => Some(None),
+        Some((scope, after)) if scope.is("session") && after.first().is_some_and(|next| next.is("authorization")) => {
+            set("session_authorization", tokens, after.get(1..)?).map(Some)
+        }
+        Some((scope, after)) if scope.is("session") => assignment(tokens, after).map(Some),
+        _ => assignment(tokens, rest).map(Some),
+    }
+}
+
+fn reset(rest: &[Token<'_>]) -> Option<Change> {
+    match rest {
+        [all] if all.is("all") => Some(Change::ResetAll),
+        [session, authorization] if session.is("session") && authorization.is("authorization") => {
+            Some(Change::Reset { name: "session_authorization".to_owned() })
+        }
+        [time, zone] if time.is("time") && zone.is("zone") => Some(Change::Reset { name: "timezone".to_owned() }),
+        name => Some(Change::Reset { name: parameter(name)? }),
+    }
+}
+
+/// What follows SET and SET SESSION.
+fn assignment(statement: &[Token<'_>], rest: &[Token<'_>]) -> Option<Change> {
+    let (first, after) = rest.split_first()?;
+    match after.split_first() {
+        Some((zone, value)) if first.is("time") && zone.is("zone") => return set("timezone", statement, value),
+        _ if first.is("role") => return set("role", statement, without_sign(after)),
+        _ if first.is("schema") => return set("search_path", statement, after),
+        _ if first.is("names") && after.is_empty() => {
+            return Some(Change::Reset { name: "client_encoding".to_owned() });
+        }
+        _ if first.is("names") => return set("client_encoding", statement, after),
+        _ => {}
+    }
+    let sign = rest.iter().position(|token| token.is("to") || token.text == b"=")?;
+    let (name, value) = rest.split_at_checked(sign)?;
+    set(&parameter(name)?, statement, value.get(1..)?)
+}
+
+fn without_sign<'t, 'a>(tokens: &'t [Token<'a>]) -> &'t [Token<'a>] {
+    match tokens.split_first() {
+        Some((sign, rest)) if sign.is("to") || sign.text == b"=" => rest,
+        _ => tokens,
+    }
+}
+
+fn set(name: &str, statement: &[Token<'_>], value: &[Token<'_>]) -> Option<Change> {
+    let name = name.to_owned();
+    match value {
+        [] => None,
+        [word] if word.is("default") => Some(Change::Reset { name }),
+        [word] if name == "timezone" && word.is("local") => Some(Change::Reset { name }),
+        _ => Some(Change::Set { name, statement: rebuilt(statement)? }),
+    }
+}
+
+/// `SELECT set_config('name', 'value', false)` and nothing else.
+fn set_config(rest: &[Token<'_>]) -> Option<Change> {
+    let call = match rest {
+        [schema, dot, call @ ..] if schema.is("pg_catalog") && dot.is_punct(".") => call,
+        call => call,
+    };
+    let [function, open, name, comma, value, second, local, close] = call else { return None };
+    let shape = function.is("set_config") && open.is_punct("(") && comma.is_punct(",") && second.is_punct(",");
+    if !(shape && value.kind == Kind::String && close.is_punct(")")) {
+        return None;
+    }
+    let text = name.text.strip_prefix(b"'")?.strip_suffix(b"'")?.to_ascii_lowercase();
+    let name = String::from_utf8(text).ok().filter(|name| is_repeated(name))?;
+    let arguments = rebuilt(&[*value])?;
+    local
+        .is("false")
+        .then(|| Change::Set { statement: format!("SELECT pg_catalog.set_config('{name}',{arguments},false)"), name })
+}
+
+/// A parameter's name of one or more parts.
+fn parameter(tokens: &[Token<'_>]) -> Option<String> {
+    let mut name = String::new();
+    for (position, token) in tokens.iter().enumerate() {
+        let fits = if position % 2 == 0 { token.is_name() } else { token.is_punct(".") };
+        name.push_str(std::str::from_utf8(token.text).ok().filter(|_| fits)?);
+    }
+    name.make_ascii_lowercase();
+    (tokens.len() % 2 == 1 && is_repeated(&name)).then_some(name)
+}
+
+fn is_repeated(name: &str) -> bool {
+    let plain = name.split('.').all(|part| {
+        part.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+            && part.chars().all(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '$'))
+    });
+    plain && !NOT_REPEATED.contains(&name)
+}
+
+/// The statement that the tokens make. None when it could mean something else where other settings hold.
+fn rebuilt(tokens: &[Token<'_>]) -> Option<String> {
+    let mut statement = String::new();
+    for token in tokens {
+        let text = std::str::from_utf8(token.text).ok()?;
+        let portable = match token.kind {
+            Kind::Bad | Kind::Param => false,
+            // A backslash means what standard_conforming_strings says.
+            Kind::String => !text.contains('\\') && text.is_ascii(),
+            _ => text.is_ascii(),
+        };
+        if !portable {
+            return None;
+        }
+        if !statement.is_empty() && token.text != b"." && !statement.ends_with('.') {
+            statement.push(' ');
+        }
+        match token.kind {
+            Kind::Quoted => statement.extend(["\"", text, "\""]),
+            _ => statement.push_str(text),
+        }
+    }
+    Some(statement)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(sql: &str) -> Option<Vec<Change>> {
+        match session_op(sql.as_bytes(), true)? {
+            SessionOp::Changes(changes) => Some(changes),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn one(sql: &str, name: &str, statement: &str) {
+        let expected = Change::Set { name: name.to_owned(), statement: statement.to_owned() };
+        assert_eq!(changes(sql), Some(vec![expected]), "{sql}");
+    }
+
+    fn reset_of(sql: &str, name: &str) {
+        assert_eq!(changes(sql), Some(vec![Change::Reset { name: name.to_owned() }]), "{sql}");
+    }
+
+    #[test]
+    fn set_is_kept_as_the_client_said_it() {
+        one("SET search_path TO a, \"B c\" , 'd'", "search_path", "SET search_path TO a , \"B c\" , 'd'");
+        one("set SESSION Work_Mem = '64MB';", "work_mem", "set SESSION Work_Mem = '64MB'");
+        one("SET app.x='it''s'", "app.x", "SET app.x = 'it''s'");
+        one("/* c */ SET TIME ZONE 'UTC'", "timezone", "SET TIME ZONE 'UTC'");
+        one("SET TIME ZONE INTERVAL '1' HOUR TO MINUTE", "timezone", "SET TIME ZONE INTERVAL '1' HOUR TO MINUTE");
+        one("SET TIMEZONE TO -7.5", "timezone", "SET TIMEZONE TO - 7.5");
+        one("SET NAMES 'LATIN1'", "client_encoding", "SET NAMES 'LATIN1'");
+        one("SET SCHEMA 's'", "search_path", "SET SCHEMA 's'");
+        one("SET ROLE boss", "role", "SET ROLE boss");
+        one("SET ROLE NONE", "role", "SET ROLE NONE");
+        one("SET SESSION AUTHORIZATION 'bob'", "session_authorization", "SET SESSION AUTHORIZATION 'bob'");
+        one("SELECT set_config('App.X', 'v', false)", "app.x", "SELECT pg_catalog.set_config('app.x','v',false)");
+    }
+
+    #[test]
+    fn defaults_are_resets() {
+        reset_of("RESET work_mem", "work_mem");
+        reset_of("SET work_mem TO DEFAULT", "work_mem");
+        reset_of("SET TIME ZONE LOCAL", "timezone");
+        reset_of("RESET TIME ZONE", "timezone");
+        reset_of("RESET ROLE", "role");
+        reset_of("SET SESSION AUTHORIZATION DEFAULT", "session_authorization");
+        reset_of("RESET SESSION AUTHORIZATION", "session_authorization");
+        assert_eq!(changes("RESET ALL"), Some(vec![Change::ResetAll]));
+    }
+
+    #[test]
+    fn several_in_one_string_and_local_ones() {
+        assert_eq!(changes("SET LOCAL work_mem = 1"), Some(vec![]));
+        assert_eq!(changes("SET a.b = 1; RESET a.c;; SET LOCAL x.y = 2").map(|all| all.len()), Some(2));
+        assert_eq!(changes(""), Some(vec![]));
+    }
+
+    #[test]
+    fn what_cannot_be_repeated_is_not_given() {
+        for sql in [
+            "SET a.b = $1",
+            "SET a.b = 'back\\slash'",
+            "SET a.b = 'é'",
+            "SET default_transaction_isolation = 'serializable'",
+            "SET standard_conforming_strings = off",
+            "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+            "SET XML OPTION DOCUMENT",
+            "SET SEED TO 0.5",
+            "SET x FROM CURRENT",
+            "SET a.b = 1; SELECT 1",
+            "SELECT set_config('a.b', 'v', true)",
+            "SELECT set_config('a.b', 'v', false), 1",
+            "SELECT set_config(n, 'v', false) FROM t",
+            "SET",
+            "SET x =",
+            "RESET",
+            "UPDATE t SET a = 1",
+        ] {
+            assert_eq!(session_op(sql.as_bytes(), true), None, "{sql}");
+        }
+    }
+
+    #[test]
+    fn savepoints_by_name() {
+        let op = |sql: &str| session_op(sql.as_bytes(), true).unwrap();
+        assert_eq!(op("SAVEPOINT Foo"), SessionOp::Savepoint(b"foo".to_vec()));
+        assert_eq!(op("SAVEPOINT \"Foo\";"), SessionOp::Savepoint(b"Foo".to_vec()));
+        assert_eq!(op("ROLLBACK WORK TO SAVEPOINT s"), SessionOp::RollbackTo(b"s".to_vec()));
+        assert_eq!(op("ROLLBACK TRANSACTION TO s"), SessionOp::RollbackTo(b"s".to_vec()));
+        assert_eq!(op("ROLLBACK TO savepoint"), SessionOp::RollbackTo(b"savepoint".to_vec()));
+        assert_eq!(op("RELEASE s"), SessionOp::Release(b"s".to_vec()));
+        assert_eq!(session_op(b"ROLLBACK", true), None);
+        assert_eq!(session_op(b"SAVEPOINT a; SAVEPOINT b", true), None);
+    }
+}
