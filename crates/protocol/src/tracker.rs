@@ -26,6 +26,10 @@ pub enum Owner {
     Ours,
 }
 
+/// Which message it was, counted from the lease's first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Push(pub u64);
+
 /// Ties an entry to bookkeeping of the caller that depends on whether the server carried it out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u32);
@@ -104,6 +108,9 @@ pub struct Desync {
 #[derive(Debug, Default)]
 pub struct Tracker {
     queue: VecDeque<Entry>,
+    /// By entry of `queue`: which push it was.
+    pushes: VecDeque<Push>,
+    last_push: Push,
     events: Vec<Event>,
     status: TxStatus,
     /// ParameterDescription of the front entry has been seen.
@@ -147,10 +154,28 @@ impl Tracker {
         self.copy_in
     }
 
+    /// The server ignores everything up to a Sync that has not been forwarded.
+    #[must_use]
+    pub fn is_skipping(&self) -> bool {
+        self.skipping
+    }
+
     /// The server will answer something, or is asked to.
     #[must_use]
     pub fn owes(&self) -> bool {
         !self.queue.is_empty()
+    }
+
+    /// The message that was pushed last.
+    #[must_use]
+    pub fn last_push(&self) -> Push {
+        self.last_push
+    }
+
+    /// The message whose replies come next.
+    #[must_use]
+    pub fn next_push(&self) -> Option<Push> {
+        self.pushes.front().copied()
     }
 
     /// A Query of ours failed; said once.
@@ -173,6 +198,7 @@ impl Tracker {
 
     /// A message is being forwarded.
     pub fn push(&mut self, ask: Ask, owner: Owner) {
+        self.last_push.0 += 1;
         if self.copy_in {
             return self.push_in_copy(ask);
         }
@@ -185,7 +211,7 @@ impl Tracker {
             Ask::Query | Ask::FunctionCall => self.unsynced = false,
             _ => self.unsynced = true,
         }
-        self.queue.push_back(Entry::Ask(ask, owner));
+        self.enqueue(Entry::Ask(ask, owner));
     }
 
     /// Inside COPY IN the server ignores Sync, and fails on anything else, which it consumes.
@@ -203,7 +229,7 @@ impl Tracker {
             return self.skip(Entry::Synth(synth));
         }
         self.unsynced = true;
-        self.queue.push_back(Entry::Synth(synth));
+        self.enqueue(Entry::Synth(synth));
     }
 
     /// The client sent CopyData; says whether to forward it.
@@ -221,7 +247,7 @@ impl Tracker {
         }
         let forward = self.forwards_copy_data();
         if forward {
-            self.queue.push_back(Entry::CopyEnd);
+            self.enqueue(Entry::CopyEnd);
         }
         forward
     }
@@ -229,7 +255,7 @@ impl Tracker {
     /// The reply of ours that is due now, if any. Call until `None` after each push and each reply.
     pub fn next_synth(&mut self) -> Option<Synth> {
         let Some(Entry::Synth(synth)) = self.queue.front().copied() else { return None };
-        self.queue.pop_front();
+        self.dequeue();
         self.drop_copy_ends();
         let Synth::ParseComplete(token) = synth;
         self.events.push(Event::Done(token));
@@ -250,6 +276,21 @@ impl Tracker {
             b'G' | b'W' => self.on_copy_in(tag),
             _ => self.on_reply(tag),
         }
+    }
+
+    fn enqueue(&mut self, entry: Entry) {
+        self.queue.push_back(entry);
+        self.pushes.push_back(self.last_push);
+    }
+
+    fn dequeue(&mut self) {
+        self.queue.pop_front();
+        self.pushes.pop_front();
+    }
+
+    fn remove_second(&mut self) -> Option<Entry> {
+        self.pushes.remove(1);
+        self.queue.remove(1)
     }
 
     fn front(&self) -> Option<(Ask, Owner)> {
@@ -321,7 +362,7 @@ impl Tracker {
             Some((ask, _)) => {
                 if let Ask::Parse(token) | Ask::Close(token) = ask {
                     self.events.push(Event::Failed(token));
-                    self.queue.pop_front();
+                    self.dequeue();
                 }
                 self.skip_until_sync();
                 Fate::Pass
@@ -335,7 +376,7 @@ impl Tracker {
             if matches!(entry, Entry::Ask(Ask::Sync, _)) {
                 return;
             }
-            self.queue.pop_front();
+            self.dequeue();
             self.skip(entry);
         }
         self.skipping = true;
@@ -343,7 +384,7 @@ impl Tracker {
 
     fn on_copy_in(&mut self, tag: u8) -> Result<Fate, Desync> {
         let Some((Ask::Execute | Ask::Query, owner)) = self.front() else { return Err(self.desync(tag)) };
-        while let Some(entry) = self.queue.remove(1) {
+        while let Some(entry) = self.remove_second() {
             match entry {
                 // Ignored by the server; one behind the end of the data must follow.
                 Entry::Ask(Ask::Sync, _) => {}
@@ -370,7 +411,7 @@ impl Tracker {
     }
 
     fn pop(&mut self) {
-        self.queue.pop_front();
+        self.dequeue();
         self.described = false;
         self.drop_copy_ends();
     }
@@ -378,7 +419,7 @@ impl Tracker {
     /// Ends of a COPY that never began are ignored by the server, without a reply.
     fn drop_copy_ends(&mut self) {
         while self.queue.front() == Some(&Entry::CopyEnd) {
-            self.queue.pop_front();
+            self.dequeue();
         }
     }
 
@@ -431,7 +472,7 @@ mod tests {
             tracker.push(ask, owner);
         }
         let mut out = String::new();
-        let mut drain = |tracker: &mut Tracker, out: &mut String| {
+        let drain = |tracker: &mut Tracker, out: &mut String| {
             while tracker.next_synth().is_some() {
                 out.push('+');
             }
@@ -452,8 +493,13 @@ mod tests {
 
     /// The replies without the status bytes.
     fn passed(replies: &str) -> String {
-        let mut after_ready = false;
-        replies.chars().filter(|c| !std::mem::replace(&mut after_ready, *c == 'Z' && !after_ready)).collect()
+        let mut status = false;
+        let keep = |letter: &char| {
+            let is_status = status;
+            status = *letter == 'Z' && !is_status;
+            !is_status
+        };
+        replies.chars().filter(keep).collect()
     }
 
     /// Everything passes and the backend is clean at the end.
