@@ -8,7 +8,6 @@ tables show medians. Ratios from one run are worth more than tps from two, and C
 
 import argparse
 import json
-import os
 import signal
 import sys
 
@@ -74,8 +73,6 @@ def usable(options):
 def measure(options, stage):
     peers = usable(options)
     print(f"{machine.summary()}; making a primary and two standbys", file=sys.stderr)
-    if machine.LOAD_BEFORE > (os.cpu_count() or 1) / 2:
-        print("this machine is busy: expect figures that do not repeat", file=sys.stderr)
     cluster = Cluster(stage)
     sections, raw = {}, []
     for name in options.only:

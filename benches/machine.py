@@ -1,17 +1,18 @@
 """Facts about this machine, programs on it, and processes: what the measurements need to know and to say."""
 
 import datetime
+import functools
 import glob
 import os
 import pwd
 import re
 import shutil
 import subprocess
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DEFAULT_BINARY = os.path.join(ROOT, "target", "release", "pgweir")
 TICKS = os.sysconf("SC_CLK_TCK")
-LOAD_BEFORE = round(os.getloadavg()[0], 1)
 
 
 class Trouble(Exception):
@@ -66,7 +67,9 @@ def run_as():
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
 
+@functools.cache
 def facts():
+    """What is said of this machine and this source; fixed at the first call, because the source may change meanwhile."""
     cpu = "unknown CPU"
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -75,21 +78,46 @@ def facts():
     except OSError:
         pass
     commit = first_line(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"])
-    changed = first_line(["git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no"])
+    changed = first_line(["git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--", "crates"])
     return {
         "date": datetime.date.today().isoformat(),
         "commit": (commit or "unknown") + (" with local changes" if changed else ""),
         "cpu": cpu,
-        "cores": os.cpu_count(),
+        "cores": os.cpu_count() or 1,
         "kernel": f"{os.uname().sysname} {os.uname().release}",
-        # What else this machine was doing when the run began: above half of the cores, the figures are worth little.
-        "load_before": LOAD_BEFORE,
     }
+
+
+def source_of(binary):
+    """Which source pgweir was built from, as far as that is known: only the build just made is this tree's."""
+    if os.path.realpath(binary) == os.path.realpath(DEFAULT_BINARY):
+        return f"commit {facts()['commit']}"
+    return "a binary of unknown commit"
 
 
 def summary():
     known = facts()
-    return f"{known['cores']} cores, {known['cpu']}, {known['kernel']}, load average before {known['load_before']}"
+    return f"{known['cores']} cores, {known['cpu']}, {known['kernel']}"
+
+
+class Meter:
+    """How much of the machine others took since it was made."""
+
+    def __init__(self):
+        self.began, self.busy, self.own = time.monotonic(), busy_seconds(), cpu_seconds(os.getpid())
+
+    def others(self):
+        """Their share of all cores, from 0 to 1. Interrupts on our behalf count as theirs: an upper bound."""
+        elapsed = (time.monotonic() - self.began) * facts()["cores"]
+        theirs = (busy_seconds() - self.busy) - (cpu_seconds(os.getpid()) - self.own)
+        return min(max(theirs / elapsed, 0.0), 1.0) if elapsed else 0.0
+
+
+def busy_seconds():
+    """Time that the cores were not idle, stolen time included. /proc/stat: user nice system idle iowait irq ..."""
+    with open("/proc/stat", encoding="utf-8") as file:
+        fields = [int(word) for word in file.readline().split()[1:9]]
+    return (sum(fields) - fields[3] - fields[4]) / TICKS
 
 
 def stat_fields(pid):

@@ -4,6 +4,9 @@ import re
 
 import machine
 
+# The share of the machine that others may take before the figures say more about them.
+TOO_MUCH = 0.1
+
 
 def table(header, rows):
     lines = ["| " + " | ".join(header) + " |", "|---|" + "---:|" * (len(header) - 1)]
@@ -11,15 +14,15 @@ def table(header, rows):
     return "\n".join(lines)
 
 
-def origin(workload, versions, options):
-    """Where the figures come from: one line, so that each table can stand alone."""
-    known = machine.facts()
+def origin(workload, versions, options, others):
+    """Where the figures come from: one paragraph, so that each table can stand alone."""
     rounds = f"{options.rounds} round{'s' if options.rounds > 1 else ''} of {options.seconds} s, medians"
-    return (f"{known['date']}, commit {known['commit']}, {machine.summary()}; {', '.join(versions)}; "
-            f"`{workload.command()}`, {rounds}.")
+    text = (f"{machine.facts()['date']}, {machine.source_of(options.binary)}, {machine.summary()}; {', '.join(versions)}; "
+            f"`{workload.command()}`, {rounds}. Other processes took {others:.0%} of the machine meanwhile.")
+    return text + (" **That is too much for figures to rely on.**" if others > TOO_MUCH else "")
 
 
-def section(workload, rows, versions, options):
+def section(workload, rows, versions, options, others):
     peers = list(rows[0].runs) if rows else []
     parts = [f"### {workload.title}", workload.about, "Transactions per second, and the ratio to direct:",
              table([""] + peers, [[row.name] + [throughput(row, peer) for peer in peers] for row in rows])]
@@ -28,11 +31,11 @@ def section(workload, rows, versions, options):
         parts += ["CPU time of the proxy, microseconds per transaction:",
                   table([""] + proxies, [[row.name] + [cpu(row, peer) for peer in proxies] for row in rows])]
     parts += notes(rows, peers)
-    parts.append(origin(workload, versions, options))
+    parts.append(origin(workload, versions, options, others))
     return "\n\n".join(parts)
 
 
-def capacity(workload, row, versions, options):
+def capacity(workload, row, versions, options, others):
     """Transactions per second by the number of nodes, and the ratio to one node."""
     base = next((row.median(name, "tps") for name in row.runs), None)
     lines = []
@@ -40,7 +43,7 @@ def capacity(workload, row, versions, options):
         tps = row.median(name, "tps")
         lines.append([name, "failed", "-"] if tps is None else [name, f"{tps:.0f}", f"{tps / base:.2f}" if base else "-"])
     parts = [f"### {workload.title}", workload.about, table(["", "tps", "ratio to one node"], lines)]
-    return "\n\n".join(parts + notes([row], list(row.runs)) + [origin(workload, versions, options)])
+    return "\n\n".join(parts + notes([row], list(row.runs)) + [origin(workload, versions, options, others)])
 
 
 def throughput(row, peer):

@@ -83,6 +83,22 @@ class Processes(unittest.TestCase):
         subprocess.run(["python3", "-c", burn], check=True)
         self.assertGreater(machine.cpu_seconds(os.getpid()) - before, 0.15)
 
+    def test_what_we_burn_is_not_the_others(self):
+        meter = machine.Meter()
+        burn = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
+        ours = subprocess.Popen(["python3", "-c", burn])
+        ours.wait()
+        mine = machine.cpu_seconds(os.getpid()) - meter.own
+        self.assertGreater(mine, 0.25)
+        self.assertLessEqual(meter.others(), 1.0)
+        # What is busy and not ours is theirs: taking our part away must change the answer.
+        meter.own -= 10.0
+        self.assertEqual(meter.others(), 0.0)
+
+    def test_a_binary_from_elsewhere_has_no_commit(self):
+        self.assertIn("unknown", machine.source_of("/bin/true"))
+        self.assertIn("commit", machine.source_of(machine.DEFAULT_BINARY))
+
 
 if __name__ == "__main__":
     unittest.main()

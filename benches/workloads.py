@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 
+import machine
 import report
 from peers import POOL, Setup, start_peers
 from servers import ROWS_OF_TEST_1, clean_environment
@@ -95,10 +96,12 @@ class Workload:
     def measure(self, stage, cluster, peers, options):
         """The report, and every single measurement."""
         wanted = [name for name in peers if name in self.peers]
+        meter = machine.Meter()
         with start_peers(stage, cluster, wanted, options.binary, Setup(self.weights, self.pool_size)) as running:
             rows = [self.run_row(running, mode, count, options) for mode, count in self.rows(options)]
             versions = [f"{peer.label} {peer.version}" for peer in running]
-        return report.section(self, rows, versions, options), [cell for row in rows for cell in row.raw(self.name)]
+            others = meter.others()
+        return report.section(self, rows, versions, options, others), [cell for row in rows for cell in row.raw(self.name)]
 
     def rows(self, options):
         clients = self.clients
@@ -144,7 +147,7 @@ class Capacity(Workload):
         if "pgweir" not in peers:
             return f"### {self.title}\n\nNot measured: pgweir was not among the peers.", []
         clients = int(options.clients.split(",")[-1]) if options.clients else self.clients[-1]
-        row, versions = Row(f"{clients} clients", []), []
+        row, versions, meter = Row(f"{clients} clients", []), [], machine.Meter()
         for _ in range(options.rounds):
             for weights in self.stages:
                 serving = sum(map(bool, weights))
@@ -154,7 +157,7 @@ class Capacity(Workload):
                     versions = [f"{running[0].label} {running[0].version}"]
                 row.runs.setdefault(name, []).append(figures)
                 print(f"  {self.name}, {name}: {figures.error or f'{figures.tps:.0f} tps'}", file=sys.stderr)
-        return report.capacity(self, row, versions, options), list(row.raw(self.name))
+        return report.capacity(self, row, versions, options, meter.others()), list(row.raw(self.name))
 
 
 SELECT_NAME = f"\\set v_id random(1, {ROWS_OF_TEST_1})\nselect name from test_1 where id=:v_id;\n"
