@@ -107,6 +107,12 @@ pub fn object(message: &[u8]) -> Option<Object<'_>> {
     }
 }
 
+/// The portal that a whole Execute message names; `None` when it is malformed.
+#[must_use]
+pub fn portal(message: &[u8]) -> Option<&[u8]> {
+    cstr(message.get(HEADER_LEN..)?).map(|(portal, _)| portal)
+}
+
 /// Name and value of a whole ParameterStatus message; `None` when it is malformed.
 #[must_use]
 pub fn parameter_status(message: &[u8]) -> Option<(&[u8], &[u8])> {

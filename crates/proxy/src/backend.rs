@@ -60,12 +60,15 @@ impl Backend {
         match self.stream.try_read(&mut bytes) {
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
             Ok(0) => false,
-            Ok(count) => count < UNASKED_LIMIT && self.heard(bytes.get(..count).unwrap_or_default()),
+            Ok(count) => {
+                count < UNASKED_LIMIT && self.stays_idle_after(bytes.get(..count).unwrap_or_default())
+            }
         }
     }
 
-    /// Notices and changed parameters are fine; anything else means that it is not idle at all.
-    fn heard(&mut self, mut bytes: &[u8]) -> bool {
+    /// Whether `bytes` that it sent unasked leave it usable. Notices and changed parameters are fine; anything
+    /// else, a message that is not whole included, means that it is not idle at all.
+    pub fn stays_idle_after(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             let Ok(Some(header)) = backend_header(bytes) else { return false };
             let Some((message, rest)) = bytes.split_at_checked(header.len) else { return false };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::settings::{Parameters, Settings};
+use crate::settings::{Parameters, Setting, Settings};
 
 /// Sets of settings that are remembered for one database and user; beyond it all are forgotten.
 const KNOWN_SETTINGS: usize = 512;
@@ -94,7 +94,9 @@ fn foreseeable(settings: &Settings) -> Option<Parameters> {
     let mut changes = Parameters::default();
     match settings.pairs() {
         [] => {}
-        [(name, value)] if name == "application_name" && is_plain_name(value) => changes.set(name, value),
+        [(name, Setting::Value(value))] if name == "application_name" && is_plain_name(value) => {
+            changes.set(name, value);
+        }
         _ => return None,
     }
     Some(changes)

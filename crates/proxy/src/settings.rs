@@ -6,33 +6,41 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Configuration parameters and their values, sorted by name, each name once.
+use router::Change;
+
+/// How a parameter gets its value.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Setting {
+    /// The value's text, as a start-up packet gives it.
+    Value(String),
+    /// The client's own SET, to be repeated.
+    Statement(String),
+}
+
+/// Configuration parameters and how they get their values, sorted by name (in lower case), each once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Settings {
-    pairs: Vec<(String, String)>,
+    pairs: Vec<(String, Setting)>,
 }
+
+/// Who the session is; SET SESSION AUTHORIZATION ends a SET ROLE.
+const AUTHORIZATION: &str = "session_authorization";
+const ROLE: &str = "role";
 
 impl Settings {
     /// The set of `pairs`; of two with the same name (in any case) the later wins, as in the server.
     #[must_use]
     pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> Self {
-        let mut set: Vec<(String, String)> = Vec::new();
+        let mut set = Self::default();
         for (name, value) in pairs {
-            match set.binary_search_by(|(known, _)| lower(known).cmp(&lower(&name))) {
-                Ok(at) => {
-                    if let Some(pair) = set.get_mut(at) {
-                        pair.1 = value;
-                    }
-                }
-                Err(at) => set.insert(at, (name, value)),
-            }
+            set.put(name.to_ascii_lowercase(), Setting::Value(value));
         }
-        Self { pairs: set }
+        set
     }
 
-    /// The pairs, sorted by name.
+    /// The parameters, sorted by name.
     #[must_use]
-    pub fn pairs(&self) -> &[(String, String)] {
+    pub fn pairs(&self) -> &[(String, Setting)] {
         &self.pairs
     }
 
@@ -42,10 +50,11 @@ impl Settings {
         self.pairs.is_empty()
     }
 
-    /// The value of `name`.
+    /// How `name` (in lower case) gets its value.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.pairs.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    pub fn get(&self, name: &str) -> Option<&Setting> {
+        let at = self.pairs.binary_search_by(|(known, _)| known.as_str().cmp(name)).ok()?;
+        self.pairs.get(at).map(|(_, setting)| setting)
     }
 
     /// The first name that no configuration parameter can have.
@@ -54,19 +63,84 @@ impl Settings {
         self.pairs.iter().map(|(name, _)| name.as_str()).find(|name| !is_parameter_name(name))
     }
 
+    fn put(&mut self, name: String, setting: Setting) {
+        match self.pairs.binary_search_by(|(known, _)| known.cmp(&name)) {
+            Ok(at) => {
+                if let Some(pair) = self.pairs.get_mut(at) {
+                    pair.1 = setting;
+                }
+            }
+            Err(at) => self.pairs.insert(at, (name, setting)),
+        }
+    }
+
+    fn remove(&mut self, name: &str) {
+        self.pairs.retain(|(known, _)| known != name);
+    }
+
+    /// Follows what the client did; a reset goes back to what `defaults` says.
+    pub fn change(&mut self, change: &Change, defaults: &Self) {
+        match change {
+            Change::Set { name, statement } => {
+                if name == AUTHORIZATION {
+                    self.remove(ROLE);
+                }
+                self.put(name.clone(), Setting::Statement(statement.clone()));
+            }
+            Change::Reset { name } => match defaults.get(name) {
+                Some(setting) => self.put(name.clone(), setting.clone()),
+                None => self.remove(name),
+            },
+            // RESET ALL leaves who the session is alone (`GUC_NO_RESET_ALL`).
+            Change::ResetAll => {
+                let who: Vec<_> =
+                    self.pairs.extract_if(.., |(name, _)| name == ROLE || name == AUTHORIZATION).collect();
+                self.pairs.clone_from(&defaults.pairs);
+                who.into_iter().for_each(|(name, setting)| self.put(name, setting));
+            }
+        }
+    }
+
     /// The statements that take a backend from `have` to this set; `None` when there is nothing to do.
+    ///
+    /// Who the session is comes first on the way back and last on the way there: other settings may need
+    /// the rights of the user who logged in.
     #[must_use]
     pub fn statements_from(&self, have: &Self) -> Option<String> {
+        let other_user = self.get(AUTHORIZATION) != have.get(AUTHORIZATION);
+        let other_role = other_user || self.get(ROLE) != have.get(ROLE);
         let mut sql = String::new();
-        for (name, _) in have.pairs.iter().filter(|(name, _)| self.get(name).is_none()) {
+        if other_role && have.get(ROLE).is_some() {
+            sql.push_str("RESET ROLE;");
+        }
+        if other_user && have.get(AUTHORIZATION).is_some() {
+            sql.push_str("RESET SESSION AUTHORIZATION;");
+        }
+        for (name, _) in have.plain().filter(|(name, _)| self.get(name).is_none()) {
             push(&mut sql, format_args!("RESET {name};"));
         }
-        let mut lead = "SELECT ";
-        for (name, value) in self.pairs.iter().filter(|(name, value)| have.get(name) != Some(value)) {
-            push(&mut sql, format_args!("{lead}pg_catalog.set_config('{name}',{},false)", Literal(value)));
-            lead = ",";
+        for (name, setting) in self.plain().filter(|(name, setting)| have.get(name) != Some(setting)) {
+            push_setting(&mut sql, name, setting);
+        }
+        for (name, changed) in [(AUTHORIZATION, other_user), (ROLE, other_role)] {
+            if let Some(setting) = self.get(name).filter(|_| changed) {
+                push_setting(&mut sql, name, setting);
+            }
         }
         (!sql.is_empty()).then_some(sql)
+    }
+
+    fn plain(&self) -> impl Iterator<Item = &(String, Setting)> {
+        self.pairs.iter().filter(|(name, _)| name != ROLE && name != AUTHORIZATION)
+    }
+}
+
+fn push_setting(sql: &mut String, name: &str, setting: &Setting) {
+    match setting {
+        Setting::Statement(statement) => push(sql, format_args!("{statement};")),
+        Setting::Value(value) => {
+            push(sql, format_args!("SELECT pg_catalog.set_config('{name}',{},false);", Literal(value)));
+        }
     }
 }
 
@@ -89,10 +163,6 @@ impl std::fmt::Display for Literal<'_> {
 fn push(sql: &mut String, text: std::fmt::Arguments<'_>) {
     // Writing to a String cannot fail.
     let _ = sql.write_fmt(text);
-}
-
-fn lower(name: &str) -> String {
-    name.to_ascii_lowercase()
 }
 
 /// A letter or underscore, then letters, digits, `_`, `$`; parts joined by dots (`guc.c`,
@@ -161,23 +231,65 @@ mod tests {
         Settings::new(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
     }
 
+    fn changed(settings: &Settings, sql: &str, defaults: &Settings) -> Settings {
+        let Some(router::SessionOp::Changes(changes)) = router::session_op(sql.as_bytes(), true) else {
+            panic!("{sql} is no change");
+        };
+        let mut settings = settings.clone();
+        changes.iter().for_each(|change| settings.change(change, defaults));
+        settings
+    }
+
     #[test]
     fn the_later_of_two_wins_whatever_the_case() {
         let settings = set(&[("DateStyle", "ISO"), ("app.x", "1"), ("datestyle", "German")]);
         assert_eq!(settings.pairs().len(), 2);
-        assert_eq!(settings.get("DATESTYLE"), Some("German"));
+        assert_eq!(settings.get("datestyle"), Some(&Setting::Value("German".to_owned())));
     }
 
     #[test]
     fn only_the_difference_is_sent() {
         let have = set(&[("a", "1"), ("b", "2")]);
         let want = set(&[("b", "2"), ("c", "it's \\ x"), ("d", "s1, s2")]);
-        assert_eq!(
-            want.statements_from(&have).unwrap(),
-            "RESET a;SELECT pg_catalog.set_config('c',E'it''s \\\\ x',false),pg_catalog.set_config('d',E's1, s2',false)"
-        );
+        let set_c = "SELECT pg_catalog.set_config('c',E'it''s \\\\ x',false);";
+        let set_d = "SELECT pg_catalog.set_config('d',E's1, s2',false);";
+        assert_eq!(want.statements_from(&have).unwrap(), format!("RESET a;{set_c}{set_d}"));
         assert_eq!(want.statements_from(&want), None);
         assert_eq!(Settings::default().statements_from(&have).unwrap(), "RESET a;RESET b;");
+    }
+
+    #[test]
+    fn what_the_client_set_is_repeated_and_reset() {
+        let start = set(&[("TimeZone", "UTC")]);
+        let none = Settings::default();
+        let settings = changed(&start, "SET timezone = 'Asia/Tokyo'; SET app.x TO a, b", &start);
+        assert_eq!(
+            settings.statements_from(&none).unwrap(),
+            "SET app . x TO a , b;SET timezone = 'Asia/Tokyo';".replace(" . ", ".")
+        );
+        assert_eq!(changed(&settings, "RESET ALL", &start), start);
+        assert_eq!(changed(&settings, "RESET timezone; RESET app.x", &start), start);
+        assert_eq!(changed(&settings, "SET timezone TO DEFAULT; RESET app.x", &none), none);
+    }
+
+    #[test]
+    fn who_the_session_is_comes_last_and_goes_first() {
+        let none = Settings::default();
+        let boss = changed(&none, "SET ROLE boss; SET work_mem = 1", &none);
+        assert_eq!(boss.statements_from(&none).unwrap(), "SET work_mem = 1;SET ROLE boss;");
+        assert_eq!(none.statements_from(&boss).unwrap(), "RESET ROLE;RESET work_mem;");
+        let bob = changed(&boss, "SET SESSION AUTHORIZATION bob", &none);
+        assert_eq!(bob.get("role"), None);
+        assert_eq!(bob.statements_from(&boss).unwrap(), "RESET ROLE;SET SESSION AUTHORIZATION bob;");
+        let role = changed(&bob, "SET ROLE boss", &none);
+        assert_eq!(
+            role.statements_from(&boss).unwrap(),
+            "RESET ROLE;SET SESSION AUTHORIZATION bob;SET ROLE boss;"
+        );
+        assert_eq!(
+            changed(&role, "RESET ALL", &none).statements_from(&role),
+            Some("RESET work_mem;".to_owned())
+        );
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use bytes::BufMut;
 use protocol::frame::{HEADER_LEN, Header, frontend_header};
 use protocol::message::{self, Object, TxStatus, View};
-use protocol::tracker::{Ask, Owner, Synth, Token};
-use router::{Reason, Verdict};
+use protocol::tracker::{Ask, Owner, Push, Synth, Token};
+use router::{PinReason, Reason, SessionOp, TxControl, Verdict};
 
 use super::gate::Pass;
 use super::scan::query_verdict;
-use super::{Books, ClientStep, Engine, Env, Rest, Violation, put_query};
+use super::{Books, ClientStep, Engine, Env, Moved, Rest, Violation, put_query};
 use crate::buffer::Buf;
 use crate::out::Out;
 use crate::statements::{MAX_STATEMENT_LEN, NAME_PREFIX, Statement, put_header};
@@ -43,6 +43,9 @@ impl Engine {
             let Some(header) = frontend_header(buf.filled())? else {
                 return Ok(ClientStep::More(HEADER_LEN));
             };
+            if self.waits_for_reset(header.tag) {
+                return Ok(ClientStep::Hold);
+            }
             match self.gate(buf.filled(), env)? {
                 Pass::Go => {}
                 Pass::More(need) => return Ok(ClientStep::More(need)),
@@ -55,7 +58,7 @@ impl Engine {
             if header.tag == b'X' {
                 return Ok(ClientStep::Terminate);
             }
-            self.prepare_unit(env, books, outs.server);
+            self.prepare_unit(books, outs.server);
             if let Some(need) = self.message(env, books, buf, outs, header)? {
                 return Ok(ClientStep::More(need));
             }
@@ -76,11 +79,15 @@ impl Engine {
         match header.tag {
             b'Q' => return Ok(self.query(env, books, buf, outs.server, header)),
             b'P' if header.len > MAX_STATEMENT_LEN => return Err(Violation::StatementTooLong(header.len)),
-            b'P' | b'D' | b'C' if !whole => return Ok(Some(header.len)),
+            b'P' | b'D' | b'C' | b'E' if !whole => return Ok(Some(header.len)),
             b'P' => self.parse(env, books, buf, outs, header),
             b'B' => return Ok(self.bind_message(env, books, buf, outs.server, header)),
             b'D' | b'C' => self.object(env, books, buf, outs.server, header),
-            b'E' => self.ask(Ask::Execute, buf, outs.server, header),
+            b'E' => {
+                let portal = message::portal(buf.at(buf.position(), header.len)).unwrap_or_default();
+                self.settings.execute(Push(self.tracker.last_push().0 + 1), portal);
+                self.ask(Ask::Execute, buf, outs.server, header);
+            }
             b'S' => {
                 self.in_batch = false;
                 self.gate.bound = false;
@@ -90,6 +97,9 @@ impl Engine {
             b'F' => {
                 let verdict = Verdict::unparsed(Reason::Utility);
                 env.watch.statement(&verdict);
+                // Like Sync and Query it ends in ReadyForQuery.
+                self.in_batch = false;
+                self.gate.bound = false;
                 self.tracker.push(Ask::FunctionCall, Owner::Client);
                 self.forward(buf, outs.server, header.len);
             }
@@ -101,16 +111,17 @@ impl Engine {
     }
 
     /// In front of a unit outside of a transaction: settings that the backend lacks, and BEGIN.
-    fn prepare_unit(&mut self, env: &Env<'_>, books: &mut Books, out: &mut Out) {
+    fn prepare_unit(&mut self, books: &mut Books, out: &mut Out) {
         if self.in_batch || !self.tracker.is_settled() || self.tracker.status() != TxStatus::Idle {
             return;
         }
-        if !std::sync::Arc::ptr_eq(&books.settings, env.settings) {
-            if let Some(sql) = env.settings.statements_from(&books.settings) {
+        let settings = std::sync::Arc::clone(self.settings.client());
+        if !std::sync::Arc::ptr_eq(&books.settings, &settings) {
+            if let Some(sql) = settings.statements_from(&books.settings) {
                 self.inject_query(out, sql.as_bytes());
                 books.prepared.set_unnamed(None);
             }
-            books.settings = std::sync::Arc::clone(env.settings);
+            books.settings = settings;
         }
         for message in std::mem::take(&mut self.begin) {
             out.own(|own| own.put_slice(&message));
@@ -129,6 +140,7 @@ impl Engine {
         out.own(protocol::write::sync);
         self.tracker.push(Ask::Sync, Owner::Ours);
         self.in_batch = false;
+        self.moving = Some(Moved::Well);
     }
 
     fn query(
@@ -146,12 +158,18 @@ impl Engine {
             None => query_verdict(buf.at(buf.position(), header.len), env),
         };
         env.watch.statement(&verdict);
+        let (verdict, op) = if may_change_settings(&verdict) && buf.filled().len() >= header.len {
+            with_op(verdict, message::query_text(buf.at(buf.position(), header.len)), env)
+        } else {
+            (verdict, None)
+        };
         self.note(&verdict);
         self.statements.drop_unnamed();
         books.prepared.set_unnamed(None);
         self.in_batch = false;
         self.gate.bound = false;
         self.tracker.push(Ask::Query, Owner::Client);
+        self.settings.query(self.tracker.last_push(), op);
         self.forward(buf, out, header.len);
         None
     }
@@ -246,10 +264,16 @@ impl Engine {
         self.in_batch = true;
         self.gate.bound = true;
         let known = self.statements.get(bind.statement).cloned();
+        let mut op = None;
         if let Some(statement) = &known {
-            env.watch.statement(&statement.verdict());
-            self.note(&statement.verdict());
+            let mut verdict = statement.verdict();
+            env.watch.statement(&verdict);
+            if may_change_settings(&verdict) {
+                (verdict, op) = with_op(verdict, Some(statement.sql()), env);
+            }
+            self.note(&verdict);
         }
+        self.settings.portal(bind.portal, op);
         match known {
             Some(statement) if bind.statement.is_empty() => {
                 self.ensure_unnamed(books, out, &statement);
@@ -339,7 +363,7 @@ impl Engine {
 
     fn copy(&mut self, buf: &mut Buf, out: &mut Out, header: Header) {
         let pass = match header.tag {
-            b'd' => self.tracker.forwards_copy_data(),
+            b'd' => self.tracker.push_copy_data(),
             _ => self.tracker.push_copy_end(),
         };
         self.client_rest = Some(Rest { left: header.len, pass });
@@ -366,4 +390,18 @@ impl Engine {
         }
         done
     }
+}
+
+/// Whether a text of that verdict may be one that the settings' book follows.
+fn may_change_settings(verdict: &Verdict) -> bool {
+    verdict.reason == Reason::SessionControl
+        || verdict.tx == TxControl::Savepoint
+        || verdict.pin == Some(PinReason::SessionSetting)
+}
+
+/// What a text does to the settings; when that can be followed it does not pin.
+fn with_op(verdict: Verdict, sql: Option<&[u8]>, env: &Env<'_>) -> (Verdict, Option<SessionOp>) {
+    let op = sql.and_then(|sql| router::session_op(sql, env.standard_conforming));
+    let followed = op.is_some() && verdict.pin == Some(PinReason::SessionSetting);
+    (Verdict { pin: verdict.pin.filter(|_| !followed), ..verdict }, op)
 }

@@ -3,7 +3,7 @@
 //! A backend on the primary takes everything. On a standby each unit is read ahead, and one that a
 //! standby must not get waits until the backend is free, to be routed anew.
 
-use router::{Access, PinReason, TxControl, Verdict};
+use router::{Access, Effect, PinReason, TxControl, Verdict};
 
 use super::{Boundary, Engine, Env, Scan, Violation, scan};
 use protocol::message::TxStatus;
@@ -52,11 +52,18 @@ impl Engine {
         if !self.gate.on_standby || self.gate.cleared > 0 {
             return Ok(Pass::Go);
         }
+        if self.tracker.is_skipping() {
+            // Ignored wherever it goes; elsewhere it would be carried out.
+            return Ok(Pass::Go);
+        }
         if self.tracker.is_settled() {
             self.gate.barrier = false;
             if self.tracker.status() != TxStatus::Idle {
                 return Ok(Pass::Go);
             }
+        } else if self.gate.barrier && self.in_batch {
+            // What began the transaction stands in this batch, or right in front of it.
+            return Ok(Pass::Go);
         } else if self.gate.barrier {
             return Ok(Pass::Hold);
         } else if self.tracker.in_copy() || self.tracker.status() != TxStatus::Idle {
@@ -83,9 +90,17 @@ impl Engine {
     /// What passes may pin the session, or leave the transaction status unknown.
     pub(super) fn note(&mut self, verdict: &Verdict) {
         self.gate.note(verdict);
+        self.resets |= matches!(verdict.effect, Effect::DeallocateAll | Effect::DiscardAll);
         if self.pin.is_none() {
             self.pin = verdict.pin;
         }
+    }
+
+    /// Whether a message must wait until DEALLOCATE ALL or DISCARD ALL has emptied the books: a statement
+    /// or a pin behind it would be taken for what it has emptied.
+    pub(super) fn waits_for_reset(&mut self, tag: u8) -> bool {
+        self.resets &= self.tracker.owes();
+        self.resets && !self.in_batch && !matches!(tag, b'S' | b'd' | b'c' | b'f')
     }
 
     /// The session's backend is not given back (session pooling has its own way).
@@ -95,8 +110,7 @@ impl Engine {
 }
 
 fn may_run_on_standby(verdict: &Verdict, boundary: Boundary) -> bool {
-    let plain =
-        verdict.tx == TxControl::None && verdict.pin.is_none() && verdict.effect == router::Effect::None;
+    let plain = verdict.tx == TxControl::None && verdict.pin.is_none() && verdict.effect == Effect::None;
     let own = matches!(boundary, Boundary::Terminate | Boundary::Stray) || verdict.statements == 0;
     own || (plain && verdict.hint.is_none() && verdict.access != Access::Write)
 }

@@ -7,6 +7,7 @@
 //! Invariants: a message is forwarded whole or not at all; on a standby nothing is forwarded that a
 //! standby must not get; the books change in the order of forwarding. No sockets, no clock.
 
+mod book;
 mod client;
 mod gate;
 mod scan;
@@ -48,8 +49,8 @@ pub struct Env<'a> {
     pub classify: &'a dyn Fn(&[u8]) -> Verdict,
     /// The statements of all clients.
     pub cache: &'a StatementCache,
-    /// What the client's settings are.
-    pub settings: &'a Arc<Settings>,
+    /// The session's `standard_conforming_strings`.
+    pub standard_conforming: bool,
     /// Longer statements are not classified (bytes).
     pub max_parsed: usize,
     /// How many statements a backend holds.
@@ -106,6 +107,7 @@ struct Rest {
 pub struct Engine {
     tracker: Tracker,
     statements: ClientStatements,
+    settings: book::SettingsBook,
     client_rest: Option<Rest>,
     server_rest: Option<Rest>,
     pin: Option<PinReason>,
@@ -118,6 +120,18 @@ pub struct Engine {
     begin: Vec<Box<[u8]>>,
     /// The last error was FATAL: the server is about to hang up.
     fatal: bool,
+    /// DEALLOCATE ALL or DISCARD ALL is on its way: what it empties is known by its answer only.
+    resets: bool,
+    /// A batch that goes on elsewhere, until the server has ended it here.
+    moving: Option<Moved>,
+}
+
+/// How a batch that moves came out where it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moved {
+    Well,
+    /// The server would have ignored the rest.
+    Failed,
 }
 
 impl Engine {
@@ -125,6 +139,17 @@ impl Engine {
     #[must_use]
     pub fn statements(&self) -> &ClientStatements {
         &self.statements
+    }
+
+    /// The session begins with these settings.
+    pub fn start_settings(&mut self, settings: Arc<Settings>) {
+        self.settings.start(settings);
+    }
+
+    /// The client's settings.
+    #[must_use]
+    pub fn settings(&self) -> &Arc<Settings> {
+        self.settings.client()
     }
 
     /// Like a simple Query that never reaches a backend: the unnamed statement is gone.
@@ -156,6 +181,17 @@ impl Engine {
         self.is_settled() && self.tracker.is_clean() && self.pin.is_none() && self.begin.is_empty()
     }
 
+    /// Something is on its way from the server.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.tracker.owes() || self.server_rest.is_some()
+    }
+
+    /// The batch that moves had failed already: what is left of it is to be dropped. Said once.
+    pub fn take_failed_move(&mut self) -> bool {
+        self.moving.take() == Some(Moved::Failed)
+    }
+
     /// The server said that it ends the session.
     #[must_use]
     pub fn saw_fatal(&self) -> bool {
@@ -165,8 +201,11 @@ impl Engine {
     /// A backend was taken for `unit`, which is at the front of the client's buffer.
     pub fn bind(&mut self, on_standby: bool, unit: &Unit, begin: Vec<Box<[u8]>>) {
         self.tracker = Tracker::new();
+        self.settings.bind();
         self.server_rest = None;
         self.fatal = false;
+        self.resets = false;
+        self.moving = None;
         self.gate =
             gate::Gate::new(on_standby, unit.len, !begin.is_empty() || unit.verdict.tx != TxControl::None);
         self.known = (unit.boundary == Boundary::Query && !unit.extended).then_some(unit.verdict);
@@ -206,9 +245,11 @@ impl Engine {
         self.tracker.status()
     }
 
-    /// Puts the replies that we make ourselves and that are due.
+    /// Puts the replies that we make ourselves and that are due, but not inside a message of the server.
     fn put_synths(&mut self, out: &mut Out, books: &mut Books) {
-        while let Some(Synth::ParseComplete(_)) = self.tracker.next_synth() {
+        while self.server_rest.is_none()
+            && let Some(Synth::ParseComplete(_)) = self.tracker.next_synth()
+        {
             out.own(protocol::write::parse_complete);
         }
         self.follow_events(books);

@@ -4,12 +4,12 @@ use bytes::BufMut;
 use protocol::error::{ErrorView, PgError, Severity};
 use protocol::frame::{HEADER_LEN, backend_header};
 use protocol::message;
-use protocol::tracker::Fate;
+use protocol::tracker::{Fate, Push};
+use router::PinReason;
 
-use super::{Books, Engine, Rest, Violation, Watch};
+use super::{Books, Engine, Moved, Rest, Violation, Watch};
 use crate::buffer::Buf;
 use crate::out::Out;
-use crate::settings::Settings;
 use crate::statements::{NAME_PREFIX, StatementId, put_header};
 
 /// The largest error that is looked into; a larger one passes unread.
@@ -39,8 +39,11 @@ impl Engine {
         out: &mut Out,
     ) -> Result<ServerStep, Violation> {
         loop {
-            if self.server_rest.is_some() && !relay_rest(&mut self.server_rest, buf, out) {
-                return Ok(ServerStep::More(1));
+            if self.server_rest.is_some() {
+                if !relay_rest(&mut self.server_rest, buf, out) {
+                    return Ok(ServerStep::More(1));
+                }
+                self.put_synths(out, books);
             }
             let Some(header) = backend_header(buf.filled())? else { return Ok(ServerStep::More(HEADER_LEN)) };
             let whole = buf.filled().len() >= header.len;
@@ -48,10 +51,14 @@ impl Engine {
                 return Ok(ServerStep::More(header.len));
             }
             let message = buf.at(buf.position(), header.len);
-            let fate = self
-                .tracker
-                .on_server(header.tag, message::ready_status(message).filter(|_| header.tag == b'Z'))?;
+            let push = self.tracker.next_push().unwrap_or_default();
+            let status = message::ready_status(message).filter(|_| header.tag == b'Z');
+            let fate = self.tracker.on_server(header.tag, status)?;
             let failed = self.look_into(header.tag, message, books, watch);
+            self.follow_settings((header.tag, fate, push), message, books);
+            if header.tag == b'E' && self.moving.is_some() {
+                self.moving = Some(Moved::Failed);
+            }
             if fate == Fate::Pass
                 && header.tag == b'E'
                 && whole
@@ -94,6 +101,24 @@ impl Engine {
         None
     }
 
+    /// What a message of the server says about the client's settings.
+    fn follow_settings(&mut self, (tag, fate, push): (u8, Fate, Push), message: &[u8], books: &mut Books) {
+        match (tag, fate) {
+            (b'C', Fate::Pass) => {
+                let tag = message::command_tag(message).unwrap_or_default();
+                self.settings.completed(push, tag, &mut books.settings);
+            }
+            (b'E', Fate::Pass) => self.settings.error(),
+            (b'Z', _) => {
+                self.settings.ready(push, self.tracker.status(), &mut books.settings);
+                if self.settings.is_lost() {
+                    self.pin.get_or_insert(PinReason::SessionSetting);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// The tags of the two commands that undo what the books hold.
     fn on_tag(&mut self, message: &[u8], books: &mut Books) {
         let discard = match message::command_tag(message) {
@@ -105,7 +130,7 @@ impl Engine {
         books.prepared.clear();
         if discard {
             self.pin = None;
-            books.settings = std::sync::Arc::new(Settings::default());
+            self.settings.discard(&mut books.settings);
         }
     }
 

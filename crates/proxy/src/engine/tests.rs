@@ -59,7 +59,6 @@ struct Pair {
     engine: Engine,
     books: Books,
     cache: StatementCache,
-    settings: Arc<Settings>,
     seen: Seen,
     from_client: Buf,
     from_server: Buf,
@@ -75,7 +74,6 @@ impl Pair {
             engine: Engine::default(),
             books: Books::default(),
             cache: StatementCache::new(1 << 20),
-            settings: Arc::default(),
             seen: Seen::default(),
             from_client: Buf::default(),
             from_server: Buf::default(),
@@ -102,11 +100,10 @@ impl Pair {
         let classify = |sql: &[u8]| router::classify(sql, &options);
         let cache = std::mem::replace(&mut self.cache, StatementCache::new(0));
         let seen = std::mem::take(&mut self.seen);
-        let settings = Arc::clone(&self.settings);
         let env = Env {
             classify: &classify,
             cache: &cache,
-            settings: &settings,
+            standard_conforming: true,
             max_parsed: 65_536,
             max_prepared: 2,
             watch: &seen,
@@ -263,8 +260,8 @@ fn errors_tell_the_clients_own_name() {
 #[test]
 fn settings_go_in_front_once_and_their_answers_nowhere() {
     let mut pair = Pair::primary();
-    pair.settings = Arc::new(Settings::new([("TimeZone".to_owned(), "UTC".to_owned())]));
-    let set = q("SELECT pg_catalog.set_config('TimeZone',E'UTC',false)");
+    pair.engine.start_settings(Arc::new(Settings::new([("TimeZone".to_owned(), "UTC".to_owned())])));
+    let set = q("SELECT pg_catalog.set_config('timezone',E'UTC',false);");
     assert_eq!(pair.client(&q("SELECT 1"), 1000), [set, q("SELECT 1")].concat());
     let ours = [
         message('T', b"\0\0"),
@@ -282,7 +279,7 @@ fn settings_go_in_front_once_and_their_answers_nowhere() {
 #[test]
 fn settings_that_are_refused_end_the_lease() {
     let mut pair = Pair::primary();
-    pair.settings = Arc::new(Settings::new([("TimeZone".to_owned(), "nowhere".to_owned())]));
+    pair.engine.start_settings(Arc::new(Settings::new([("TimeZone".to_owned(), "nowhere".to_owned())])));
     pair.client(&q("SELECT 1"), 1000);
     pair.from_server.put(&message('E', b"SERROR\0C22023\0Mno such zone\0\0"));
     let step = pair.engine.server(&pair.seen, &mut pair.books, &mut pair.from_server, &mut pair.to_client);

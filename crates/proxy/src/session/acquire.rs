@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use cluster::{Node, NodeId, Observation, Topology};
 use protocol::error::{ClientFacing, PgError};
 use protocol::sqlstate::SqlState;
-use router::{Algorithm, Policy, Reason, Target, Verdict, decide};
+use router::{Algorithm, Isolation, Policy, Reason, Target, TxMode, Verdict, decide};
 
 use super::{End, Session};
 use crate::backend::Backend;
@@ -18,6 +18,7 @@ use crate::connect::ConnectError;
 use crate::open::open;
 use crate::pool::{Acquired, Grant, Pool, Waiting};
 use crate::registry::{ClientState, Flag};
+use crate::settings::{Setting, Settings};
 
 /// Nodes that one unit may try before it gives up.
 const MAX_ATTEMPTS: usize = 8;
@@ -95,7 +96,9 @@ impl Session {
     /// Where a unit of that verdict goes.
     pub(super) fn route(&mut self, verdict: &Verdict) -> (Target, Reason) {
         let policy = Policy { load_balance: self.config.load().load_balance_mode };
-        decide(verdict, &self.lazy.view(), &policy)
+        let mut view = self.lazy.view();
+        view.mode = default_mode(self.engine.settings()).overlaid(view.mode);
+        decide(verdict, &view, &policy)
     }
 
     /// A backend for `target`; another node is tried when one cannot be connected to.
@@ -265,6 +268,21 @@ impl Session {
         }
         Poll::Pending
     }
+}
+
+/// The transaction modes that the client asked for at start-up; SET of them pins.
+fn default_mode(settings: &Settings) -> TxMode {
+    let value = |name| match settings.get(name) {
+        Some(Setting::Value(value)) => Some(value.to_ascii_lowercase()),
+        _ => None,
+    };
+    let isolation = value("default_transaction_isolation").and_then(|value| match value.as_str() {
+        "serializable" => Some(Isolation::Serializable),
+        _ => None,
+    });
+    let read_only = value("default_transaction_read_only");
+    let read_only = read_only.map(|value| matches!(value.as_str(), "on" | "true" | "yes" | "1" | "t" | "y"));
+    TxMode { read_only, isolation, deferrable: None }
 }
 
 /// `None` when `limit` passes first; a limit of zero is none.

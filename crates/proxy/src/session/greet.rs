@@ -50,7 +50,7 @@ impl Session {
         let greetings = &self.worker.shared.greetings;
         let (database, user) = (Arc::clone(&self.identity.database), Arc::clone(&self.identity.user));
         if let Some((settings, parameters)) = greetings.get(&database, &user, &self.identity.settings) {
-            self.settings = settings;
+            self.engine.start_settings(settings);
             return Ok(parameters);
         }
         let mut backend = self.acquire(Target::Anywhere).await.map_err(|interrupt| match interrupt {
@@ -80,7 +80,7 @@ impl Session {
         let greetings = &self.worker.shared.greetings;
         greetings.learn(&database, &user, &before);
         greetings.learn_settings(&database, &user, &wanted, &before, &parameters);
-        self.settings = wanted;
+        self.engine.start_settings(wanted);
         Ok(parameters)
     }
 }

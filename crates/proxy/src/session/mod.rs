@@ -25,7 +25,7 @@ use config::{Config, PoolMode};
 use protocol::auth::Credentials;
 use protocol::console::LocalServer;
 use protocol::message::TxStatus;
-use router::{Effect, ParseOptions, Verdict};
+use router::{Effect, ParseOptions, PinReason, Reason, Verdict};
 use telemetry::Reader;
 
 pub(crate) use end::End;
@@ -64,7 +64,6 @@ pub(crate) struct Session {
     config: Reader<Config>,
     topology: Reader<Topology>,
     mode: PoolMode,
-    settings: Arc<Settings>,
     parse: ParseOptions,
     engine: Engine,
     local: LocalServer,
@@ -97,7 +96,6 @@ impl Session {
             worker,
             client,
             stream,
-            settings: Arc::default(),
             identity,
             config,
             topology,
@@ -220,20 +218,28 @@ fn parse_options(config: &Config) -> ParseOptions {
 fn with_env<T>(
     worker: &Worker,
     parse: &ParseOptions,
-    settings: &Arc<Settings>,
     config: &Config,
     watch: &dyn Watch,
     work: impl FnOnce(&Env<'_>) -> T,
 ) -> T {
-    let classify = |sql: &[u8]| -> Verdict { worker.classify(sql, parse) };
+    let classify = |sql: &[u8]| -> Verdict { unpinned(worker.classify(sql, parse), sql, parse) };
     work(&Env {
         classify: &classify,
         cache: &worker.shared.statements,
-        settings,
+        standard_conforming: parse.standard_conforming_strings,
         max_parsed: parse.max_parsed_statement,
         max_prepared: usize::try_from(config.max_prepared_statements).unwrap_or(usize::MAX),
         watch,
     })
+}
+
+/// SET that can be followed from backend to backend does not pin.
+fn unpinned(verdict: Verdict, sql: &[u8], parse: &ParseOptions) -> Verdict {
+    let set = verdict.reason == Reason::SessionControl && verdict.pin == Some(PinReason::SessionSetting);
+    if set && router::session_op(sql, parse.standard_conforming_strings).is_some() {
+        return Verdict { pin: None, ..verdict };
+    }
+    verdict
 }
 
 impl From<Violation> for End {

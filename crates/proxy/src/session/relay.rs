@@ -155,6 +155,7 @@ impl Session {
         self.client.entry.set_pin(None);
         self.client.entry.set_statements(self.engine.statements().len());
         let Err(end) = relayed else {
+            self.skip_to_sync |= self.engine.take_failed_move();
             self.give_back(backend).await;
             return Ok(());
         };
@@ -174,7 +175,11 @@ impl Session {
             }
             let mut moved = self.poll_client(relay, cx)?;
             moved |= self.poll_server(relay, cx)?;
-            if relay.has_begun() && self.engine.is_free() && self.to_server.is_empty() && relay.leaving.is_none() {
+            if relay.has_begun()
+                && self.engine.is_free()
+                && self.to_server.is_empty()
+                && relay.leaving.is_none()
+            {
                 return Poll::Ready(Ok(()));
             }
             if let Some(end) = self.left(relay, cx) {
@@ -258,7 +263,7 @@ impl Session {
         if !self.to_server.is_empty() && !self.poll_flush_server(relay, cx)? {
             return Ok(false);
         }
-        if relay.leaving.is_some() || (relay.held && !self.engine.is_settled()) {
+        if relay.leaving.is_some() || (relay.held && self.engine.is_waiting()) {
             return Ok(false);
         }
         relay.held = false;
@@ -295,10 +300,10 @@ impl Session {
     }
 
     fn forward_client(&mut self, relay: &mut Relay) -> Result<(), End> {
-        let Self { worker, parse, settings, config, engine, from_client, to_server, to_client, .. } = self;
+        let Self { worker, parse, config, engine, from_client, to_server, to_client, .. } = self;
         let mut outs = ClientOuts { server: to_server, client: to_client };
         let books = &mut relay.backend.books;
-        let step = with_env(worker, parse, settings, config.load(), &relay.watch, |env| {
+        let step = with_env(worker, parse, config.load(), &relay.watch, |env| {
             engine.client(env, books, from_client, &mut outs)
         })?;
         match step {

@@ -33,7 +33,16 @@ pub(super) enum ExchangeError {
 
 impl Session {
     /// The backend is free: it goes back to its pool, or stays with a client of session pooling.
-    pub(super) async fn give_back(&mut self, backend: Box<Backend>) {
+    pub(super) async fn give_back(&mut self, mut backend: Box<Backend>) {
+        // What it said behind its last answer is nothing to the client, nor to the next backend's answers.
+        let unasked = self.from_server.filled();
+        let usable = backend.stays_idle_after(unasked) && !self.engine.tracker().is_in_doubt();
+        self.from_server.consume(self.from_server.filled().len());
+        if !usable {
+            self.client.entry.unbind();
+            self.work = None;
+            return backend.close();
+        }
         if !self.client.entry.unbind() {
             // A cancel that arrives late must not hit the next client.
             let waited = tokio::time::timeout(CANCEL_TIMEOUT, self.client.entry.no_cancel_on_its_way()).await;

@@ -50,7 +50,7 @@ impl Session {
         }
         let (worker, config) = (&self.worker, self.config.load());
         let (bytes, known) = (self.from_client.filled(), self.engine.statements());
-        Ok(with_env(worker, &self.parse, &self.settings, config, &Silent, |env| scan(bytes, known, env))?)
+        Ok(with_env(worker, &self.parse, config, &Silent, |env| scan(bytes, known, env))?)
     }
 
     /// Drops messages up to the Sync that ends a refused batch; gives how many bytes are missing for it.
