@@ -1,3 +1,5 @@
+mod order;
+
 use std::cell::RefCell;
 use std::sync::Arc;
 

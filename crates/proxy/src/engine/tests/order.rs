@@ -1,0 +1,105 @@
+//! What must not overtake what: replies of ours, batches that move, statements that empty the books.
+
+use super::*;
+
+#[test]
+fn a_reply_of_ours_never_stands_inside_a_message_of_the_server() {
+    let row_description = message('T', &[b'c'; 300]);
+    for cut in 0..row_description.len() {
+        let mut pair = Pair::primary();
+        pair.client(&[p("a", "SELECT 1"), s()].concat(), 1000);
+        pair.server(&[message('1', b""), z('I')].concat(), 1000);
+        let describe = message('D', b"Sa\0");
+        pair.client(&[describe.clone(), p("b", "SELECT 1"), describe, s()].concat(), 1000);
+        let (first, second) = row_description.split_at(cut);
+        let parameters = message('t', b"\0\0");
+        let mut got = pair.server(&[&parameters, first].concat(), 1000);
+        // A statement that is held, while the server is in the middle of its message.
+        pair.client(&p("c", "SELECT 1"), 1000);
+        got.extend(pair.server(second, 1000));
+        got.extend(pair.server(&[&parameters[..], &row_description, &z('I')].concat(), 1000));
+        let made = message('1', b"");
+        let whole = [&parameters[..], &row_description, &made, &parameters, &row_description, &z('I'), &made]
+            .concat();
+        assert_eq!(got, whole, "cut at {cut}");
+    }
+}
+
+#[test]
+fn a_batch_that_failed_is_not_carried_out_elsewhere() {
+    let write = [p("w", "INSERT INTO t VALUES (1)"), b("w"), e(), s()].concat();
+    let error = message('E', b"SERROR\0C42P01\0Mno such table\0\0");
+    // The client knows of the error: the server ignores what follows.
+    let mut pair = Pair::new(true, Verdict::empty());
+    pair.client(&[p("", "SELECT * FROM nowhere"), message('H', b"")].concat(), 1000);
+    pair.server(&error, 1000);
+    pair.client(&write, 1000);
+    assert!(pair.from_client.is_empty() && !pair.engine.take_failed_move());
+    assert_eq!(pair.server(&z('I'), 1000), z('I'));
+    assert!(pair.engine.is_free() && pair.engine.statements().get(b"w").is_none());
+    // It does not know yet.
+    let mut pair = Pair::new(true, Verdict::empty());
+    pair.client(&[p("", "SELECT * FROM nowhere"), message('H', b"")].concat(), 1000);
+    assert_eq!(pair.client(&write, 1000), s());
+    assert_eq!(pair.server(&[error.clone(), z('I')].concat(), 1000), error);
+    assert!(pair.engine.is_free() && pair.engine.take_failed_move() && !pair.engine.take_failed_move());
+    assert_eq!(pair.from_client.filled(), write);
+}
+
+#[test]
+fn a_read_only_transaction_goes_on_after_a_flush() {
+    let begin = q("BEGIN READ ONLY");
+    let first = [p("", "SELECT 1"), message('D', b"S\0"), message('H', b"")].concat();
+    let rest = [b(""), e(), s()].concat();
+    let unit =
+        Unit { len: first.len(), verdict: Verdict::empty(), boundary: Boundary::Flush, extended: true };
+    let mut pair = Pair::new(true, Verdict::empty());
+    pair.engine.bind(true, &unit, vec![begin.clone().into()]);
+    assert_eq!(pair.client(&first, 1000), [begin, first].concat());
+    let answer = [message('C', b"BEGIN\0"), z('T'), message('1', b""), message('t', b"\0\0")];
+    pair.server(&[answer.concat(), message('T', b"\0\0")].concat(), 1000);
+    assert_eq!(pair.client(&rest, 1000), rest, "{:?}", pair.step);
+}
+
+#[test]
+fn what_stands_behind_discard_all_waits_for_it() {
+    let mut pair = Pair::primary();
+    assert_eq!(pair.client(&[q("DISCARD ALL"), q("LISTEN x")].concat(), 1000), q("DISCARD ALL"));
+    assert_eq!(pair.step, Some(ClientStep::Hold));
+    pair.server(&[message('C', b"DISCARD ALL\0"), z('I')].concat(), 1000);
+    assert!(!pair.engine.is_waiting());
+    assert_eq!(pair.client(b"X", 1000), q("LISTEN x"));
+    assert!(pair.engine.pin().is_some(), "it emptied what was before it only");
+}
+
+#[test]
+fn statements_behind_deallocate_all_stay() {
+    let mut pair = Pair::primary();
+    let all = [p("d", "DEALLOCATE ALL"), b("d"), e(), s(), p("a", "SELECT 1"), s()].concat();
+    assert_eq!(pair.client(&all, 1000), [p("pgweir_1", "DEALLOCATE ALL"), b("pgweir_1"), e(), s()].concat());
+    let answer = [message('1', b""), message('2', b""), message('C', b"DEALLOCATE ALL\0"), z('I')];
+    pair.server(&answer.concat(), 1000);
+    assert_eq!(pair.client(b"X", 1000), [p("pgweir_2", "SELECT 1"), s()].concat());
+    assert!(pair.engine.statements().get(b"a").is_some());
+}
+
+#[test]
+fn a_sync_is_never_held_back_by_a_reset() {
+    let mut pair = Pair::primary();
+    // The server ignores all of it up to the Sync.
+    pair.client(&[p("", "nonsense"), q("DEALLOCATE ALL"), s()].concat(), 1000);
+    assert!(pair.from_client.is_empty());
+    pair.server(&[message('E', b"SERROR\0C42601\0\0"), z('I')].concat(), 1000);
+    assert!(pair.engine.is_free());
+}
+
+#[test]
+fn a_function_call_ends_the_batch() {
+    let mut pair = Pair::primary();
+    let call = message('F', b"\0\0\0\x01\0\0\0\0\0\0");
+    pair.client(&[p("", "SELECT 1"), call].concat(), 1000);
+    pair.server(&[message('1', b""), message('V', b"\xff\xff\xff\xff"), z('I')].concat(), 1000);
+    assert!(pair.engine.is_free());
+    pair.engine.start_settings(Arc::new(Settings::new([("TimeZone".to_owned(), "UTC".to_owned())])));
+    assert!(pair.client(&q("SELECT 1"), 1000).len() > q("SELECT 1").len(), "settings go in front again");
+}
