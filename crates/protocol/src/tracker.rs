@@ -489,4 +489,6 @@ fn fate(owner: Owner) -> Fate {
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;

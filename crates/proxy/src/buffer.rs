@@ -73,6 +73,12 @@ impl Buf {
         }
     }
 
+    /// Like [`Buf::make_room`], but grows no faster than bytes come: what a peer announces takes no memory.
+    pub fn make_room_to_read(&mut self, len: usize) {
+        let come = self.filled().len().saturating_mul(2).max(BUFFER_LEN);
+        self.make_room(len.min(come));
+    }
+
     /// A buffer that holds `bytes`.
     #[must_use]
     pub fn with(bytes: &[u8]) -> Self {
@@ -134,6 +140,17 @@ mod tests {
         assert_eq!(buf.filled(), b"cdefgh");
         buf.consume(100);
         assert!(buf.is_empty());
+    }
+
+    #[test]
+    fn an_announced_length_takes_memory_only_as_bytes_come() {
+        let mut buf = Buf::with(b"B\x3f\xff\xff\xfe");
+        while buf.filled().len() < 10 * BUFFER_LEN {
+            buf.make_room_to_read(0x3fff_ffff);
+            assert!(!buf.spare().is_empty());
+            assert!(buf.data.len() <= (2 * buf.filled().len()).max(BUFFER_LEN));
+            buf.advance(1000);
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use protocol::sqlstate::SqlState;
 use protocol::startup::Replication;
 use tokio::io::AsyncWriteExt;
 
-use crate::connect::{credentials, send_cancel};
+use crate::connect::{Keepalive, credentials, send_cancel};
 use crate::console_session;
 use crate::listener::Accepted;
 use crate::login::{LoggedIn, LoginContext, LoginError, Outcome, login};
@@ -33,7 +33,7 @@ pub(crate) fn accept(shared: &Arc<Shared>, workers: &Workers, accepted: Accepted
     let Some(worker) = workers.least_busy() else { return };
     let own = Arc::clone(worker);
     worker.tasks.spawn("session", async move {
-        match accepted.into_stream() {
+        match accepted.into_stream(&Keepalive::from(&*own.shared.deps.config.load())) {
             Ok((stream, peer, local)) => {
                 let registered = own.shared.registry.enter(peer, local);
                 serve(own, stream, registered).await;

@@ -8,8 +8,10 @@ pub mod backend;
 pub mod buffer;
 mod client;
 pub mod connect;
+mod connect_log;
 mod console_session;
 pub mod engine;
+pub mod fence;
 pub mod greeting;
 mod janitor;
 pub mod listener;
@@ -95,6 +97,7 @@ impl Proxy {
         });
         let mut tasks: Vec<_> = accepting.collect();
         tasks.push(control.spawn("janitor", janitor::run(Arc::clone(&shared), Arc::clone(&workers))));
+        tasks.push(control.spawn("fence", fence::run(Arc::clone(&shared))));
         Ok(Arc::new(Self { shared, workers, listeners: Mutex::new(tasks) }))
     }
 

@@ -9,6 +9,7 @@ use config::Config;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, UnixListener};
 
+use crate::connect::Keepalive;
 use crate::registry::Peer;
 use crate::stream::Stream;
 
@@ -69,15 +70,16 @@ pub enum Accepted {
 }
 
 impl Accepted {
-    /// Brings it to the reactor of the calling task.
+    /// Brings it to the reactor of the calling task, watched by the kernel as `keepalive` says.
     ///
     /// # Errors
     /// Those of the reactor and of the socket's options.
-    pub fn into_stream(self) -> io::Result<(Stream, Peer, Peer)> {
+    pub fn into_stream(self, keepalive: &Keepalive) -> io::Result<(Stream, Peer, Peer)> {
         Ok(match self {
             Self::Tcp(stream) => {
                 let stream = tokio::net::TcpStream::from_std(stream)?;
                 stream.set_nodelay(true)?;
+                keepalive.watch(&stream)?;
                 let (peer, local) = (Peer::Tcp(stream.peer_addr()?), Peer::Tcp(stream.local_addr()?));
                 (Stream::Tcp(stream), peer, local)
             }

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use atomic_waker::AtomicWaker;
-use cluster::NodeId;
+use cluster::{NodeId, Role};
 use parking_lot::Mutex;
 use router::PinReason;
 use telemetry::metrics::{BackendState, NodeMetrics};
 use tokio::sync::Notify;
 
 use crate::backend::CancelKey;
+use crate::fence::Lease;
 
 /// Where a connection comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +57,8 @@ pub enum Flag {
     Kill = 2,
     /// The wait for a backend was cancelled.
     Cancel = 4,
+    /// Look whether the backend is one of a node that must not be used any more.
+    Fence = 8,
 }
 
 /// One client.
@@ -98,6 +101,7 @@ pub struct Names {
 struct CancelState {
     key: Option<CancelKey>,
     server: Option<u64>,
+    role: Role,
     on_their_way: u32,
 }
 
@@ -209,11 +213,19 @@ impl ClientEntry {
         self.flags.load(Ordering::Acquire) & flag as u32 != 0
     }
 
-    /// It got the backend `server`.
-    pub fn bind(&self, key: &CancelKey, server: u64) {
+    /// It got the backend `server`, of a node of that role.
+    pub fn bind(&self, key: &CancelKey, server: u64, role: Role) {
         let mut cancel = self.cancel.lock();
         cancel.key = Some(key.clone());
         cancel.server = Some(server);
+        cancel.role = role;
+    }
+
+    /// What its backend was when it got it.
+    #[must_use]
+    pub fn lease(&self) -> Option<Lease> {
+        let cancel = self.cancel.lock();
+        cancel.key.as_ref().map(|key| Lease { address: Arc::clone(&key.address), role: cancel.role })
     }
 
     /// It gives its backend back; false while a cancel request is on its way there.

@@ -14,6 +14,7 @@ use telemetry::{Published, Tasks};
 
 use crate::buffer::Buffers;
 use crate::connect::NodeAddress;
+use crate::connect_log::ConnectLog;
 use crate::greeting::Greetings;
 use crate::load::Loads;
 use crate::login::Authenticator;
@@ -53,6 +54,7 @@ pub struct Shared {
     pub(crate) greetings: Greetings,
     pub(crate) draining: AtomicBool,
     pub(crate) authenticator: Authenticator,
+    pub(crate) connect_log: ConnectLog,
     clients: AtomicU32,
     nodes: Mutex<HashMap<u16, Arc<NodeMetrics>>>,
 }
@@ -68,6 +70,7 @@ impl Shared {
             greetings: Greetings::default(),
             draining: AtomicBool::new(false),
             authenticator: Authenticator::new(),
+            connect_log: ConnectLog::default(),
             clients: AtomicU32::new(0),
             nodes: Mutex::default(),
         }

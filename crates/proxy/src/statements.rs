@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{BufMut, BytesMut};
 use parking_lot::Mutex;
@@ -34,6 +35,8 @@ pub struct Statement {
     verdict: Verdict,
     /// The Parse message behind its name.
     tail: Arc<[u8]>,
+    /// The schema under which a server last accepted it, plus one; 0 when none has.
+    accepted: AtomicU64,
 }
 
 impl Statement {
@@ -47,6 +50,17 @@ impl Statement {
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         self.verdict
+    }
+
+    /// A server accepted it under that schema.
+    pub fn accept(&self, schema: Schema) {
+        self.accepted.store(schema.0 + 1, Ordering::Relaxed);
+    }
+
+    /// Whether a server accepted it under that schema: another one will, too.
+    #[must_use]
+    pub fn is_accepted(&self, schema: Schema) -> bool {
+        self.accepted.load(Ordering::Relaxed) == schema.0 + 1
     }
 
     /// Its text.
@@ -86,6 +100,11 @@ pub fn put_header(out: &mut BytesMut, tag: u8, body: usize) {
     out.put_u32(u32::try_from(body + 4).unwrap_or(u32::MAX));
 }
 
+/// Counts the changes of schema that passed by: what was parsed before one is parsed again when it is
+/// used next, or it would fail with "cached plan must not change result type".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Schema(u64);
+
 #[derive(Debug, Default)]
 struct Interned {
     by_tail: HashMap<Arc<[u8]>, Arc<Statement>>,
@@ -99,13 +118,18 @@ struct Interned {
 pub struct StatementCache {
     max_bytes: usize,
     interned: Mutex<Interned>,
+    schema: AtomicU64,
 }
 
 impl StatementCache {
     /// A cache that drops unused statements when it holds more than `max_bytes`.
     #[must_use]
     pub fn new(max_bytes: usize) -> Self {
-        Self { max_bytes, interned: Mutex::new(Interned { next: 1, ..Interned::default() }) }
+        Self {
+            max_bytes,
+            interned: Mutex::new(Interned { next: 1, ..Interned::default() }),
+            schema: AtomicU64::new(0),
+        }
     }
 
     /// The statement of that Parse message's tail; `classify` runs when it is new.
@@ -118,12 +142,30 @@ impl StatementCache {
         let tail: Arc<[u8]> = tail.into();
         let id = StatementId(interned.next);
         interned.next += 1;
-        let statement = Arc::new(Statement { id, verdict, tail: Arc::clone(&tail) });
+        let statement =
+            Arc::new(Statement { id, verdict, tail: Arc::clone(&tail), accepted: AtomicU64::new(0) });
         interned.bytes += cost(&tail);
         interned.order.push_back(Arc::clone(&tail));
         interned.by_tail.insert(tail, Arc::clone(&statement));
         interned.evict(self.max_bytes);
         statement
+    }
+
+    /// The statement of that Parse message's tail, if there is one.
+    #[must_use]
+    pub fn find(&self, tail: &[u8]) -> Option<Arc<Statement>> {
+        self.interned.lock().by_tail.get(tail).map(Arc::clone)
+    }
+
+    /// The schema now.
+    #[must_use]
+    pub fn schema(&self) -> Schema {
+        Schema(self.schema.load(Ordering::Relaxed))
+    }
+
+    /// The schema may be another one from now on.
+    pub fn schema_changed(&self) {
+        self.schema.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many statements and bytes it holds.
@@ -160,8 +202,9 @@ fn cost(tail: &[u8]) -> usize {
 #[derive(Debug)]
 struct Undo {
     token: Token,
+    /// What a server is asked to accept, and under which schema.
+    asked: Option<(Arc<Statement>, Schema)>,
     client: Option<(Box<[u8]>, Option<Arc<Statement>>)>,
-    prepared: Option<StatementId>,
     unnamed: bool,
 }
 
@@ -199,11 +242,21 @@ impl ClientStatements {
         self.len() == 0
     }
 
-    /// The client parses `statement` as `name`; the message goes to a backend when `on_backend`.
-    pub fn define(&mut self, name: &[u8], statement: &Arc<Statement>, on_backend: bool) -> Token {
+    /// The client parses `statement` as `name`; a backend is asked to, when there is a schema.
+    pub fn define(&mut self, name: &[u8], statement: &Arc<Statement>, asked: Option<Schema>) -> Token {
         let before = self.replace(name, Some(Arc::clone(statement)));
-        let prepared = (on_backend && !name.is_empty()).then_some(statement.id);
-        self.remember(Some((name.into(), before)), prepared, on_backend && name.is_empty())
+        let asked = asked.map(|schema| (Arc::clone(statement), schema));
+        self.remember(Some((name.into(), before)), asked, name.is_empty())
+    }
+
+    /// The client parses `statement` as `name`, and that is done.
+    pub fn define_now(&mut self, name: &[u8], statement: &Arc<Statement>) {
+        self.replace(name, Some(Arc::clone(statement)));
+    }
+
+    /// The client closes `name`, and that is done.
+    pub fn close_now(&mut self, name: &[u8]) {
+        self.replace(name, None);
     }
 
     /// The client closes `name`.
@@ -212,9 +265,9 @@ impl ClientStatements {
         self.remember(Some((name.into(), before)), None, false)
     }
 
-    /// We parse `id` on a backend, or as its unnamed statement.
-    pub fn prepare_ours(&mut self, id: StatementId, unnamed: bool) -> Token {
-        self.remember(None, (!unnamed).then_some(id), unnamed)
+    /// We parse `statement` on a backend, or as its unnamed statement.
+    pub fn prepare_ours(&mut self, statement: &Arc<Statement>, schema: Schema, unnamed: bool) -> Token {
+        self.remember(None, Some((Arc::clone(statement), schema)), unnamed)
     }
 
     /// The unnamed statement is gone, as after every simple Query.
@@ -232,7 +285,7 @@ impl ClientStatements {
     pub fn settle(&mut self, events: &[Event], backend: &mut Prepared) {
         for event in events {
             match event {
-                Event::Done(token) => self.undo.retain(|undo| undo.token != *token),
+                Event::Done(token) => self.done(*token),
                 Event::Failed(token) => self.take_back(*token, backend, true),
                 Event::Skipped(_) | Event::OursFailed => {}
             }
@@ -245,14 +298,20 @@ impl ClientStatements {
         }
     }
 
+    fn done(&mut self, token: Token) {
+        let Some(at) = self.undo.iter().position(|undo| undo.token == token) else { return };
+        if let Some((statement, schema)) = self.undo.remove(at).asked {
+            statement.accept(schema);
+        }
+    }
+
     fn take_back(&mut self, token: Token, backend: &mut Prepared, failed: bool) {
         let Some(at) = self.undo.iter().position(|undo| undo.token == token) else { return };
         let undo = self.undo.remove(at);
-        if let Some(id) = undo.prepared {
-            backend.forget(id);
-        }
-        if undo.unnamed {
-            backend.set_unnamed(None);
+        match undo.asked {
+            Some(_) if undo.unnamed => backend.set_unnamed(None),
+            Some((statement, _)) => backend.forget(statement.id),
+            None => {}
         }
         if let Some((name, before)) = undo.client {
             // A Parse of the unnamed statement drops the one before it even when it fails.
@@ -272,12 +331,12 @@ impl ClientStatements {
     fn remember(
         &mut self,
         client: Option<(Box<[u8]>, Option<Arc<Statement>>)>,
-        prepared: Option<StatementId>,
+        asked: Option<(Arc<Statement>, Schema)>,
         unnamed: bool,
     ) -> Token {
         self.next_token = self.next_token.wrapping_add(1);
         let token = Token(self.next_token);
-        self.undo.push(Undo { token, client, prepared, unnamed });
+        self.undo.push(Undo { token, asked, client, unnamed });
         token
     }
 }
@@ -285,64 +344,86 @@ impl ClientStatements {
 /// The statements that one backend holds, least recently used first out.
 #[derive(Debug, Default)]
 pub struct Prepared {
-    used: HashMap<StatementId, u64>,
+    held: HashMap<StatementId, Held>,
     clock: u64,
-    unnamed: Option<StatementId>,
+    unnamed: Option<(StatementId, Schema)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    used: u64,
+    schema: Schema,
+}
+
+/// Whether a backend holds a statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holds {
+    /// No.
+    Not,
+    /// As it was parsed before the schema changed.
+    Stale,
+    /// Yes.
+    Well,
 }
 
 impl Prepared {
     /// Whether it holds `id`, which is now the most recently used.
-    pub fn touch(&mut self, id: StatementId) -> bool {
+    pub fn touch(&mut self, id: StatementId, schema: Schema) -> Holds {
         self.clock += 1;
-        let clock = self.clock;
-        self.used.get_mut(&id).map(|used| *used = clock).is_some()
+        match self.held.get_mut(&id) {
+            None => Holds::Not,
+            Some(held) => {
+                held.used = self.clock;
+                if held.schema == schema { Holds::Well } else { Holds::Stale }
+            }
+        }
     }
 
-    /// It will hold `id`; gives the statement to close when there are more than `max`.
-    pub fn insert(&mut self, id: StatementId, max: usize) -> Option<StatementId> {
-        let oldest = (self.used.len() >= max.max(1))
-            .then(|| self.used.iter().min_by_key(|(_, used)| **used).map(|(id, _)| *id))
+    /// It will hold `id`, which it does not now; gives the statement to close when there are more than `max`.
+    pub fn insert(&mut self, id: StatementId, schema: Schema, max: usize) -> Option<StatementId> {
+        let oldest = (self.held.len() >= max.max(1))
+            .then(|| self.held.iter().min_by_key(|(_, held)| held.used).map(|(id, _)| *id))
             .flatten();
         if let Some(oldest) = oldest {
-            self.used.remove(&oldest);
+            self.held.remove(&oldest);
         }
         self.clock += 1;
-        self.used.insert(id, self.clock);
+        self.held.insert(id, Held { used: self.clock, schema });
         oldest
     }
 
     /// It does not hold `id`.
     pub fn forget(&mut self, id: StatementId) {
-        self.used.remove(&id);
+        self.held.remove(&id);
     }
 
-    /// What its unnamed statement is, as far as it is one of ours.
+    /// Whether its unnamed statement is that one, as it would be parsed now.
     #[must_use]
-    pub fn unnamed(&self) -> Option<StatementId> {
-        self.unnamed
+    pub fn is_unnamed(&self, id: StatementId, schema: Schema) -> bool {
+        self.unnamed == Some((id, schema))
     }
 
     /// Its unnamed statement is that one, or gone.
-    pub fn set_unnamed(&mut self, id: Option<StatementId>) {
-        self.unnamed = id;
+    pub fn set_unnamed(&mut self, unnamed: Option<(StatementId, Schema)>) {
+        self.unnamed = unnamed;
     }
 
     /// It holds none.
     pub fn clear(&mut self) {
-        self.used.clear();
+        self.held.clear();
         self.unnamed = None;
     }
 
     /// How many it holds.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.used.len()
+        self.held.len()
     }
 
     /// It holds no named one.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.used.is_empty()
+        self.held.is_empty()
     }
 }
 
@@ -380,16 +461,22 @@ mod tests {
         let cache = StatementCache::new(10_000);
         let (mut client, mut backend) = (ClientStatements::default(), Prepared::default());
         let (one, two) = (statement(&cache, "SELECT 1"), statement(&cache, "SELECT 2"));
-        let first = client.define(b"a", &one, true);
-        backend.insert(one.id(), 10);
+        let now = cache.schema();
+        let first = client.define(b"a", &one, Some(now));
+        backend.insert(one.id(), now, 10);
         client.settle(&[Event::Done(first)], &mut backend);
         let close = client.close(b"a");
-        let again = client.define(b"a", &two, true);
-        backend.insert(two.id(), 10);
+        let again = client.define(b"a", &two, Some(now));
+        backend.insert(two.id(), now, 10);
         assert_eq!(client.get(b"a").unwrap().id(), two.id());
         client.settle(&[Event::Skipped(close), Event::Skipped(again)], &mut backend);
         assert_eq!(client.get(b"a").unwrap().id(), one.id());
-        assert!(backend.touch(one.id()) && !backend.touch(two.id()));
+        assert_eq!(backend.touch(one.id(), now), Holds::Well);
+        assert_eq!(backend.touch(two.id(), now), Holds::Not);
+        assert!(one.is_accepted(now) && !two.is_accepted(now));
+        cache.schema_changed();
+        assert_eq!(backend.touch(one.id(), cache.schema()), Holds::Stale);
+        assert!(!one.is_accepted(cache.schema()));
     }
 
     #[test]
@@ -397,12 +484,12 @@ mod tests {
         let cache = StatementCache::new(10_000);
         let (mut client, mut backend) = (ClientStatements::default(), Prepared::default());
         let (one, two) = (statement(&cache, "SELECT 1"), statement(&cache, "SELECT 2"));
-        let first = client.define(b"", &one, true);
+        let first = client.define(b"", &one, Some(cache.schema()));
         client.settle(&[Event::Done(first)], &mut backend);
-        let skipped = client.define(b"", &two, true);
+        let skipped = client.define(b"", &two, Some(cache.schema()));
         client.settle(&[Event::Skipped(skipped)], &mut backend);
         assert_eq!(client.get(b"").unwrap().id(), one.id());
-        let failed = client.define(b"", &two, true);
+        let failed = client.define(b"", &two, Some(cache.schema()));
         client.settle(&[Event::Failed(failed)], &mut backend);
         assert!(client.get(b"").is_none());
     }
@@ -412,10 +499,11 @@ mod tests {
         let cache = StatementCache::new(10_000);
         let ids: Vec<_> = (0..3).map(|n| statement(&cache, &format!("SELECT {n}")).id()).collect();
         let mut backend = Prepared::default();
-        assert_eq!(backend.insert(ids[0], 2), None);
-        assert_eq!(backend.insert(ids[1], 2), None);
-        backend.touch(ids[0]);
-        assert_eq!(backend.insert(ids[2], 2), Some(ids[1]));
+        let now = cache.schema();
+        assert_eq!(backend.insert(ids[0], now, 2), None);
+        assert_eq!(backend.insert(ids[1], now, 2), None);
+        backend.touch(ids[0], now);
+        assert_eq!(backend.insert(ids[2], now, 2), Some(ids[1]));
         assert_eq!(backend.len(), 2);
     }
 }

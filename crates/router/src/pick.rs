@@ -8,6 +8,10 @@ use cluster::{Node, NodeId, Role, Topology};
 
 use crate::decide::Target;
 
+mod ledger;
+
+use ledger::{Candidate, Least, Ledger};
+
 /// How a node is chosen among those that qualify; the words are `load_balance`'s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Algorithm {
@@ -15,10 +19,11 @@ pub enum Algorithm {
     Random,
     /// In turn, smoothly weighted.
     RoundRobin,
-    /// The fewest requests in flight per unit of weight.
+    /// In turn, but not to a node that holds clearly more than its share of the requests in flight, and
+    /// less often to one that is clearly slower.
     #[default]
     LeastOutstanding,
-    /// The fewest connections per unit of weight.
+    /// As [`Self::LeastOutstanding`]; connections are opened where there are fewest per unit of weight.
     LeastConnections,
 }
 
@@ -43,19 +48,20 @@ pub trait Loads {
     fn connections(&self, node: NodeId) -> u32;
 }
 
-/// Picks nodes; one per worker (round robin and chance are local to it).
+/// Picks nodes; one per worker (turns, chance and what is remembered of the nodes are local to it).
 #[derive(Debug, Clone)]
 pub struct Picker {
     random: SplitMix,
-    /// Smooth weighted round robin: what each node, by id, is owed.
-    credits: Vec<f64>,
+    ledger: Ledger,
+    /// Kept for its memory only.
+    candidates: Vec<Candidate>,
 }
 
 impl Picker {
     /// A picker whose choices follow from the seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { random: SplitMix(seed), credits: Vec::new() }
+        Self { random: SplitMix(seed), ledger: Ledger::default(), candidates: Vec::new() }
     }
 
     /// The node to use, `None` when none qualifies. Nodes in `exclude` (just failed) are left out.
@@ -89,67 +95,24 @@ impl Picker {
     /// Among nodes with a weight above 0.
     fn balance(
         &mut self,
-        nodes: impl Iterator<Item = (NodeId, f64)> + Clone,
+        nodes: impl Iterator<Item = Candidate>,
         algorithm: Algorithm,
         loads: &impl Loads,
     ) -> Option<NodeId> {
-        let nodes = nodes.filter(|(_, weight)| *weight > 0.0 && weight.is_finite());
+        let Self { random, ledger, candidates } = self;
+        candidates.clear();
+        candidates.extend(nodes.filter(|node| node.share > 0.0 && node.share.is_finite()));
+        let total: f64 = candidates.iter().map(|node| node.share).sum();
+        for candidate in candidates.iter_mut() {
+            candidate.share /= total;
+        }
+        ledger.meet(candidates, || random.unit());
         match algorithm {
-            Algorithm::Random => self.by_chance(nodes),
-            Algorithm::RoundRobin => self.in_turn(nodes),
-            Algorithm::LeastOutstanding => self.least(nodes, |id| loads.outstanding(id)),
-            Algorithm::LeastConnections => self.least(nodes, |id| loads.connections(id)),
+            Algorithm::Random => random.choose(candidates),
+            Algorithm::RoundRobin => ledger.in_turn(candidates),
+            Algorithm::LeastOutstanding => ledger.least(candidates, Least::Outstanding, loads),
+            Algorithm::LeastConnections => ledger.least(candidates, Least::Connections, loads),
         }
-    }
-
-    fn by_chance(&mut self, nodes: impl Iterator<Item = (NodeId, f64)> + Clone) -> Option<NodeId> {
-        let total: f64 = nodes.clone().map(|(_, weight)| weight).sum();
-        let mut left = self.random.unit() * total;
-        let mut last = None;
-        for (id, weight) in nodes {
-            last = Some(id);
-            left -= weight;
-            if left < 0.0 {
-                break;
-            }
-        }
-        last
-    }
-
-    /// Smooth weighted round robin (as nginx does it): each turn a node earns its weight, the richest
-    /// serves and pays the total, so heavy nodes do not serve in bursts.
-    fn in_turn(&mut self, nodes: impl Iterator<Item = (NodeId, f64)> + Clone) -> Option<NodeId> {
-        let total: f64 = nodes.clone().map(|(_, weight)| weight).sum();
-        let mut best: Option<(NodeId, f64)> = None;
-        for (id, weight) in nodes {
-            let credit = self.credit(id)?;
-            *credit += weight;
-            if best.is_none_or(|(_, most)| *credit > most) {
-                best = Some((id, *credit));
-            }
-        }
-        let (id, _) = best?;
-        *self.credit(id)? -= total;
-        Some(id)
-    }
-
-    fn credit(&mut self, id: NodeId) -> Option<&mut f64> {
-        if self.credits.len() <= id.index() {
-            self.credits.resize(id.index() + 1, 0.0);
-        }
-        self.credits.get_mut(id.index())
-    }
-
-    /// The lowest load per weight, one more request included (so that an idle pair of nodes is shared by
-    /// weight); ties are broken by weighted chance.
-    fn least(
-        &mut self,
-        nodes: impl Iterator<Item = (NodeId, f64)> + Clone,
-        load: impl Fn(NodeId) -> u32,
-    ) -> Option<NodeId> {
-        let cost = |id, weight: f64| (f64::from(load(id)) + 1.0) / weight;
-        let lowest = nodes.clone().map(|(id, weight)| cost(id, weight)).min_by(f64::total_cmp)?;
-        self.by_chance(nodes.filter(move |(id, weight)| cost(*id, *weight) <= lowest))
     }
 }
 
@@ -164,12 +127,13 @@ fn standbys(topology: &Topology) -> impl Iterator<Item = &Node> + Clone {
     topology.nodes.iter().filter(move |node| node.role == Role::Standby && Some(node.id) != primary)
 }
 
-fn weighed(node: &Node) -> (NodeId, f64) {
-    (node.id, node.weight)
+/// By its weight, which becomes a share when all candidates are known.
+fn weighed(node: &Node) -> Candidate {
+    Candidate { id: node.id, share: node.weight, changed: node.changed_epoch }
 }
 
-fn alike(node: &Node) -> (NodeId, f64) {
-    (node.id, 1.0)
+fn alike(node: &Node) -> Candidate {
+    Candidate { share: 1.0, ..weighed(node) }
 }
 
 /// `SplitMix64` (Steele, Lea, Flood 2014): enough for balancing, one word of state.
@@ -188,5 +152,19 @@ impl SplitMix {
     fn unit(&mut self) -> f64 {
         let [a, b, c, d, ..] = self.next().to_le_bytes();
         f64::from(u32::from_le_bytes([a, b, c, d])) / (f64::from(u32::MAX) + 1.0)
+    }
+
+    /// By weighted chance; the shares add up to 1.
+    fn choose(&mut self, candidates: &[Candidate]) -> Option<NodeId> {
+        let mut left = self.unit();
+        let mut last = None;
+        for candidate in candidates {
+            last = Some(candidate.id);
+            left -= candidate.share;
+            if left < 0.0 {
+                break;
+            }
+        }
+        last
     }
 }

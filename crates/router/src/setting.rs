@@ -35,6 +35,8 @@ pub enum SessionOp {
     RollbackTo(Vec<u8>),
     /// RELEASE of that savepoint.
     Release(Vec<u8>),
+    /// DEALLOCATE of that prepared statement.
+    Deallocate(Vec<u8>),
 }
 
 /// More statements than this in one string are not taken apart.
@@ -68,7 +70,7 @@ pub fn session_op(sql: &[u8], standard_conforming_strings: bool) -> Option<Sessi
         return None;
     }
     if let [statement] = statements.as_slice()
-        && let Some(op) = savepoint(statement)
+        && let Some(op) = savepoint(statement).or_else(|| deallocate(statement))
     {
         return Some(op);
     }
@@ -93,6 +95,14 @@ fn savepoint(tokens: &[Token<'_>]) -> Option<SessionOp> {
     let rest = without(without(rest, "work"), "transaction");
     let (to, rest) = rest.split_first()?;
     to.is("to").then(|| name_of(without(rest, "savepoint")).map(SessionOp::RollbackTo)).flatten()
+}
+
+/// `DEALLOCATE [PREPARE] name`; ALL is no name unless it is quoted.
+fn deallocate(tokens: &[Token<'_>]) -> Option<SessionOp> {
+    let (first, rest) = tokens.split_first()?;
+    let name = without(rest, "prepare");
+    let all = name.first().is_some_and(|name| name.is("all"));
+    (first.is("deallocate") && !all).then(|| name_of(name).map(SessionOp::Deallocate)).flatten()
 }
 
 fn without<'t, 'a>(tokens: &'t [Token<'a>], word: &str) -> &'t [Token<'a>] {
@@ -330,6 +340,10 @@ mod tests {
         assert_eq!(op("ROLLBACK TRANSACTION TO s"), SessionOp::RollbackTo(b"s".to_vec()));
         assert_eq!(op("ROLLBACK TO savepoint"), SessionOp::RollbackTo(b"savepoint".to_vec()));
         assert_eq!(op("RELEASE s"), SessionOp::Release(b"s".to_vec()));
+        assert_eq!(op("DEALLOCATE A3"), SessionOp::Deallocate(b"a3".to_vec()));
+        assert_eq!(op("deallocate prepare \"A3\""), SessionOp::Deallocate(b"A3".to_vec()));
+        assert_eq!(op("DEALLOCATE prepare"), SessionOp::Deallocate(b"prepare".to_vec()));
+        assert_eq!(session_op(b"DEALLOCATE ALL", true), None);
         assert_eq!(session_op(b"ROLLBACK", true), None);
         assert_eq!(session_op(b"SAVEPOINT a; SAVEPOINT b", true), None);
     }

@@ -26,7 +26,10 @@ pub(super) async fn dial(
     let resolving = timeout_at(deadline, lookup_host((address.hostname.as_str(), address.port)));
     let resolved = resolving.await.map_err(|_| ConnectError::TimedOut)?.map_err(ConnectError::Resolve)?;
     let stream = first_of(resolved.take(MAX_ADDRESSES).collect(), deadline).await?;
-    watch(&stream, keepalive).map_err(ConnectError::Unreachable)?;
+    stream.set_nodelay(true).map_err(ConnectError::Unreachable)?;
+    if let Some(keepalive) = keepalive {
+        keepalive.watch(&stream).map_err(ConnectError::Unreachable)?;
+    }
     Ok(Stream::Tcp(stream))
 }
 
@@ -49,16 +52,20 @@ async fn first_of(addresses: Vec<SocketAddr>, deadline: Instant) -> Result<TcpSt
     Err(failure)
 }
 
-fn watch(stream: &TcpStream, keepalive: Option<&Keepalive>) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let Some(keepalive) = keepalive else { return Ok(()) };
-    let socket = SockRef::from(stream);
-    let probes = TcpKeepalive::new()
-        .with_time(keepalive.idle)
-        .with_interval(keepalive.interval)
-        .with_retries(keepalive.count);
-    socket.set_tcp_keepalive(&probes)?;
-    socket.set_tcp_user_timeout(keepalive.user_timeout)
+impl Keepalive {
+    /// Has the kernel watch `stream`.
+    ///
+    /// # Errors
+    /// Those of the socket's options.
+    pub fn watch(&self, stream: &TcpStream) -> io::Result<()> {
+        let socket = SockRef::from(stream);
+        let probes = TcpKeepalive::new()
+            .with_time(self.idle)
+            .with_interval(self.interval)
+            .with_retries(self.count);
+        socket.set_tcp_keepalive(&probes)?;
+        socket.set_tcp_user_timeout(self.user_timeout)
+    }
 }
 
 #[cfg(test)]

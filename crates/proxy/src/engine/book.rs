@@ -155,6 +155,8 @@ impl SettingsBook {
                     self.savepoints.truncate(at);
                 }
             }
+            // The statements' books follow that.
+            SessionOp::Deallocate(_) => {}
             SessionOp::RollbackTo(name) => {
                 self.failed = false;
                 let found = self.savepoint(&name);

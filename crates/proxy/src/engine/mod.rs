@@ -10,6 +10,7 @@
 mod book;
 mod client;
 mod gate;
+mod prepare;
 mod scan;
 mod server;
 #[cfg(test)]
@@ -31,7 +32,7 @@ pub use server::ServerStep;
 
 use crate::out::Out;
 use crate::settings::{Parameters, Settings};
-use crate::statements::{ClientStatements, Prepared, StatementCache};
+use crate::statements::{ClientStatements, Prepared, Schema, Statement, StatementCache};
 
 /// Who is told what passes by.
 pub trait Watch {
@@ -41,6 +42,8 @@ pub trait Watch {
     fn server_error(&self, severity: Severity, code: Option<SqlState>);
     /// A transaction ended.
     fn transaction(&self);
+    /// What statements return may be other columns from now on.
+    fn schema_changed(&self);
 }
 
 /// What the engine works with but does not own.
@@ -49,6 +52,8 @@ pub struct Env<'a> {
     pub classify: &'a dyn Fn(&[u8]) -> Verdict,
     /// The statements of all clients.
     pub cache: &'a StatementCache,
+    /// Statements that were parsed under another one are parsed again.
+    pub schema: Schema,
     /// The session's `standard_conforming_strings`.
     pub standard_conforming: bool,
     /// Longer statements are not classified (bytes).
@@ -118,6 +123,8 @@ pub struct Engine {
     known: Option<Verdict>,
     /// Query messages to inject in front of the next unit: BEGIN that was answered by us.
     begin: Vec<Box<[u8]>>,
+    /// Something on its way may change the schema.
+    ddl: bool,
     /// The last error was FATAL: the server is about to hang up.
     fatal: bool,
     /// DEALLOCATE ALL or DISCARD ALL is on its way: what it empties is known by its answer only.
@@ -150,6 +157,16 @@ impl Engine {
     #[must_use]
     pub fn settings(&self) -> &Arc<Settings> {
         self.settings.client()
+    }
+
+    /// The client has parsed `statement` as `name` without a backend.
+    pub fn define_now(&mut self, name: &[u8], statement: &Arc<Statement>) {
+        self.statements.define_now(name, statement);
+    }
+
+    /// The client has closed `name` without a backend.
+    pub fn close_now(&mut self, name: &[u8]) {
+        self.statements.close_now(name);
     }
 
     /// Like a simple Query that never reaches a backend: the unnamed statement is gone.

@@ -4,6 +4,7 @@ use bytes::BufMut;
 use protocol::error::{ErrorView, PgError, Severity};
 use protocol::frame::{HEADER_LEN, backend_header};
 use protocol::message;
+use protocol::sqlstate::SqlState;
 use protocol::tracker::{Fate, Push};
 use router::PinReason;
 
@@ -12,6 +13,9 @@ use crate::buffer::Buf;
 use crate::out::Out;
 use crate::statements::{NAME_PREFIX, StatementId, put_header};
 
+/// PostgreSQL's words for a statement whose columns have changed since it was parsed (`plancache.c`). In
+/// another language it is not recognised, and the statement stays as it is until it is closed.
+const CACHED_PLAN: &[u8] = b"cached plan must not change result type";
 /// The largest error that is looked into; a larger one passes unread.
 const ERROR_LIMIT: usize = 64 * 1024;
 
@@ -94,11 +98,22 @@ impl Engine {
                     books.parameters.set(&String::from_utf8_lossy(name), &String::from_utf8_lossy(value));
                 }
             }
-            b'Z' if self.tracker.is_clean() => watch.transaction(),
+            b'Z' => self.on_ready(watch),
             b'E' => return self.on_error(message, watch),
             _ => {}
         }
         None
+    }
+
+    fn on_ready(&mut self, watch: &dyn Watch) {
+        // Others see it at the commit, this session at once.
+        if self.ddl {
+            watch.schema_changed();
+        }
+        if self.tracker.is_clean() {
+            self.ddl = false;
+            watch.transaction();
+        }
     }
 
     /// What a message of the server says about the client's settings.
@@ -139,6 +154,9 @@ impl Engine {
         let severity = view.severity().unwrap_or(Severity::Error);
         self.fatal |= severity.ends_session();
         watch.server_error(severity, view.code());
+        if view.code() == Some(SqlState::FEATURE_NOT_SUPPORTED) && view.message().starts_with(CACHED_PLAN) {
+            watch.schema_changed();
+        }
         let ours = self.tracker.setup_failed();
         ours.then(|| view.to_error())
     }

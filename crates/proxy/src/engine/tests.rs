@@ -23,6 +23,9 @@ impl Watch for Seen {
     fn transaction(&self) {
         self.0.borrow_mut().push("end".to_owned());
     }
+    fn schema_changed(&self) {
+        self.0.borrow_mut().push("schema".to_owned());
+    }
 }
 
 fn message(tag: char, body: &[u8]) -> Vec<u8> {
@@ -105,6 +108,7 @@ impl Pair {
         let env = Env {
             classify: &classify,
             cache: &cache,
+            schema: cache.schema(),
             standard_conforming: true,
             max_parsed: 65_536,
             max_prepared: 2,

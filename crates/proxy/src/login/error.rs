@@ -35,8 +35,16 @@ pub enum LoginError {
         applicant: Applicant,
     },
     /// The client could not prove itself.
-    #[error(transparent)]
-    Auth(ClientAuthError),
+    #[error("{error} (user {user:?}, database {database:?})")]
+    Auth {
+        /// Why not.
+        #[source]
+        error: ClientAuthError,
+        /// Who it claimed to be.
+        user: String,
+        /// Where it wanted to.
+        database: String,
+    },
     /// Another message came where a password or SASL response was due.
     #[error("expected password response, got message type {0}")]
     NotAPassword(u8),
@@ -103,7 +111,7 @@ impl LoginError {
             Self::Encoding => "encoding",
             Self::NoRule(_) => "no_hba_rule",
             Self::RejectedByRule { .. } => "hba_reject",
-            Self::Auth(error) => error.kind(),
+            Self::Auth { error, .. } => error.kind(),
             Self::TimedOut => "timeout",
             Self::Closed => "client_closed",
             Self::Lost(_) => "connection_lost",
@@ -127,7 +135,7 @@ impl LoginError {
     fn to_error(&self, user: &str) -> PgError {
         match self {
             Self::Startup(error) => error.to_client(),
-            Self::Auth(error) => error.to_client(user),
+            Self::Auth { error, .. } => error.to_client(user),
             Self::UnencryptedData { ssl } => {
                 let request = if *ssl { "SSL" } else { "GSSAPI encryption" };
                 let text = format!("received unencrypted data after {request} request");

@@ -183,7 +183,9 @@ async fn authenticate(
     loop {
         match step {
             ClientStep::Done(learned) => return Ok(learned),
-            ClientStep::Failed(error) => return Err(LoginError::Auth(error)),
+            ClientStep::Failed(error) => {
+                return Err(LoginError::Auth { error, user: user.clone(), database: database.clone() });
+            }
             ClientStep::Wait => {}
         }
         wire.send().await?;

@@ -15,6 +15,7 @@ use super::{End, Session};
 use crate::backend::Backend;
 use crate::buffer::BUFFER_LEN;
 use crate::connect::ConnectError;
+use crate::fence::Lease;
 use crate::open::open;
 use crate::pool::{Acquired, Grant, Pool, Waiting};
 use crate::registry::{ClientState, Flag};
@@ -47,6 +48,8 @@ pub(super) enum Refusal {
     },
     /// The node could not be connected to, or refused.
     Connect(NodeId, Box<ConnectError>),
+    /// The node went out of use while it was waited for.
+    Gone(NodeId),
     /// The client cancelled the wait.
     Cancelled,
 }
@@ -72,6 +75,11 @@ impl ClientFacing for Refusal {
                 let detail =
                     error.detail.clone().unwrap_or_else(|| format!("The connection is to node {node}."));
                 PgError::error(error.code, error.message).with_detail(detail)
+            }
+            Self::Gone(node) => {
+                let text = format!("node {node} went out of use while a connection to it was waited for");
+                PgError::error(SqlState::CANNOT_CONNECT_NOW, text)
+                    .with_hint("SHOW POOL_NODES tells the state of the nodes.")
             }
             Self::Cancelled => {
                 PgError::error(SqlState::QUERY_CANCELED, "canceling statement due to user request")
@@ -109,7 +117,7 @@ impl Session {
             let topology = Arc::clone(self.topology.load());
             let Some(node) = self.pick(&topology, target, &excluded) else { break };
             match self.acquire_on(node, &topology).await {
-                Err(Interrupt::Refused(refusal @ Refusal::Connect(..))) => {
+                Err(Interrupt::Refused(refusal @ (Refusal::Connect(..) | Refusal::Gone(_)))) => {
                     excluded.push(node.id);
                     last = Some(refusal);
                 }
@@ -132,8 +140,7 @@ impl Session {
         if let Some(at) = self.kept.iter().position(|backend| backend.node == node.id) {
             let mut backend = self.kept.swap_remove(at);
             if backend.epoch >= node.changed_epoch && backend.is_alive() {
-                self.lend(&backend);
-                return Ok(backend);
+                return self.lend(backend, node);
             }
         }
         let (database, user) = (&self.identity.database, &self.identity.user);
@@ -141,17 +148,26 @@ impl Session {
         let pool = self.worker.shared.pool(node, &self.identity.node_database, user, size);
         self.work = Some(pool.load.work());
         let backend = self.from_pool(&pool, node, topology).await?;
-        self.lend(&backend);
-        Ok(backend)
+        self.lend(backend, node)
     }
 
-    fn lend(&mut self, backend: &Backend) {
+    /// The backend is the client's, unless its node went out of use meanwhile. The client is bound before it is
+    /// looked, and the fence looks at who is bound after the topology was replaced: one of both sees it.
+    fn lend(&mut self, backend: Box<Backend>, node: &Node) -> Result<Box<Backend>, Interrupt> {
         if self.work.is_none() {
             self.work = Some(self.worker.shared.loads.node(backend.node).work());
         }
-        self.client.entry.bind(&backend.key, backend.entry.id);
-        self.client.entry.set_state(ClientState::Active);
-        backend.entry.lent(self.client.entry.id, Instant::now());
+        let entry = &self.client.entry;
+        entry.bind(&backend.key, backend.entry.id, node.role);
+        let lease = Lease { address: Arc::clone(&backend.key.address), role: node.role };
+        if lease.is_fenced(self.topology.load()) {
+            entry.unbind();
+            self.work = None;
+            return Err(Refusal::Gone(node.id).into());
+        }
+        entry.set_state(ClientState::Active);
+        backend.entry.lent(entry.id, Instant::now());
+        Ok(backend)
     }
 
     async fn from_pool(
@@ -163,7 +179,14 @@ impl Session {
         loop {
             let grant = match pool.acquire(self.worker.id) {
                 Acquired::Granted(grant) => grant,
-                Acquired::Queued(waiting) => self.wait_for(waiting, pool).await?,
+                Acquired::Queued(waiting) => {
+                    let grant = self.wait_for(waiting, pool).await?;
+                    let lease = Lease { address: Arc::clone(&pool.address), role: node.role };
+                    if lease.is_fenced(self.topology.load()) {
+                        return Err(Refusal::Gone(node.id).into());
+                    }
+                    grant
+                }
             };
             let slot = match grant {
                 Grant::Backend(mut backend) => {
@@ -194,8 +217,12 @@ impl Session {
 
     fn connect_failed(&self, node: NodeId, topology: &Topology, error: ConnectError) -> Refusal {
         let failure = error.kind();
-        tracing::warn!(node = %node, failure = failure.as_str(), error = %error, "cannot connect to node");
-        self.worker.shared.observe(Observation::ConnectFailed { node, epoch: topology.epoch, failure });
+        let shared = &self.worker.shared;
+        if let Some(left_out) = shared.connect_log.admit(node, failure.as_str(), Instant::now()) {
+            let (user, database) = (&*self.identity.user, &*self.identity.node_database);
+            tracing::warn!(node = %node, user, database, failure = failure.as_str(), error = %error, left_out, "cannot connect to node");
+        }
+        shared.observe(Observation::ConnectFailed { node, epoch: topology.epoch, failure });
         Refusal::Connect(node, Box::new(error))
     }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use cluster::NodeId;
 use protocol::error::{ClientFacing, PgError, write_error};
 use protocol::sqlstate::SqlState;
 
@@ -37,6 +38,14 @@ pub(crate) enum End {
     /// The node's socket failed or ended.
     #[error("node connection lost: {0}")]
     NodeLost(io::Error),
+    /// The node must not be used any more.
+    #[error("node {node} fenced")]
+    Fenced {
+        /// The node.
+        node: NodeId,
+        /// Something was in flight.
+        busy: bool,
+    },
     /// The login, or settings that it asked for, were refused.
     #[error("refused: {}", .0.message)]
     Refused(PgError),
@@ -56,6 +65,7 @@ impl End {
             Self::Drained => "drained",
             Self::Killed => "killed",
             Self::NodeLost(_) => "node_lost",
+            Self::Fenced { .. } => "node_fenced",
             Self::Refused(_) => "refused",
             Self::Violation(_) => "protocol_violation",
         }
@@ -73,6 +83,16 @@ impl End {
                 PgError::fatal(SqlState::CONNECTION_FAILURE, "the node closed the connection unexpectedly")
                     .with_detail("Whether the statement in flight took effect is not known."),
             ),
+            Self::Fenced { node, busy } => {
+                let text = format!("terminating connection because node {node} is not in use any more");
+                let unknown = "Whether the statement in flight took effect is not known.";
+                let undone = "Nothing was in flight; an open transaction is rolled back.";
+                Some(
+                    PgError::fatal(SqlState::ADMIN_SHUTDOWN, text)
+                        .with_detail(if *busy { unknown } else { undone })
+                        .with_hint("Connect again; SHOW POOL_NODES tells the state of the nodes."),
+                )
+            }
             Self::Refused(error) => Some(error.clone()),
             Self::Violation(violation) => Some(violation.to_client()),
         }
@@ -97,7 +117,8 @@ impl Session {
     pub(super) fn abandon(&mut self, backend: Box<Backend>, end: &End) {
         self.client.entry.unbind();
         self.work = None;
-        let busy = self.engine.tracker().owes() && !matches!(end, End::NodeLost(_) | End::Violation(_));
+        let deaf = matches!(end, End::NodeLost(_) | End::Fenced { .. } | End::Violation(_));
+        let busy = self.engine.tracker().owes() && !deaf;
         if !busy {
             return if self.engine.is_settled() { backend.close() } else { drop(backend) };
         }

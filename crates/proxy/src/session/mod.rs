@@ -11,6 +11,7 @@ mod end;
 mod greet;
 mod lazy;
 mod local;
+mod parsed;
 mod relay;
 mod settle;
 mod unit;
@@ -154,15 +155,19 @@ impl Session {
         if unit.verdict.effect == Effect::Console {
             return Box::pin(self.answer_locally(unit)).await;
         }
-        if self.answer_lazily(&unit) {
+        if self.answer_lazily(&unit) || self.answer_parses(&unit) {
             return self.flush().await;
         }
         self.forward(unit).await
     }
 
-    /// Writes what is due to the client.
+    /// Writes what is due to the client; one that takes nothing may be told to go meanwhile.
     async fn flush(&mut self) -> Result<(), End> {
-        std::future::poll_fn(|cx| self.poll_flush_client(cx)).await.map_err(End::ClientGone)
+        std::future::poll_fn(|cx| match self.poll_flush_client(cx) {
+            Poll::Pending if self.client.entry.is_raised(Flag::Kill, cx) => Poll::Ready(Err(End::Killed)),
+            flushed => flushed.map_err(End::ClientGone),
+        })
+        .await
     }
 
     fn poll_flush_client(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -178,7 +183,7 @@ impl Session {
             return Poll::Pending;
         }
         self.worker.buffers.lend(&mut self.from_client);
-        self.from_client.make_room(need);
+        self.from_client.make_room_to_read(need);
         let count = ready!(self.stream.poll_read_into(cx, self.from_client.spare()))?;
         self.from_client.advance(count);
         self.worker.shared.deps.metrics.client_received_bytes.inc_by(count as u64);
@@ -226,6 +231,7 @@ fn with_env<T>(
     work(&Env {
         classify: &classify,
         cache: &worker.shared.statements,
+        schema: worker.shared.statements.schema(),
         standard_conforming: parse.standard_conforming_strings,
         max_parsed: parse.max_parsed_statement,
         max_prepared: usize::try_from(config.max_prepared_statements).unwrap_or(usize::MAX),

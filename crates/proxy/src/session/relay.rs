@@ -14,13 +14,14 @@ use protocol::frame::HEADER_LEN;
 use protocol::message::TxStatus;
 use protocol::sqlstate::SqlState;
 use router::{Reason, Verdict};
-use telemetry::metrics::{Kind, Metrics, NodeMetrics};
+use telemetry::metrics::{Kind, NodeMetrics};
 
 use super::acquire::Interrupt;
 use super::{End, Session, with_env};
 use crate::backend::Backend;
 use crate::engine::{ClientOuts, ClientStep, ServerStep, Unit, Watch};
 use crate::registry::Flag;
+use crate::shared::Shared;
 
 /// How long a statement goes on for a client whose stream has ended: it may have closed only its half.
 const GRACE: Duration = Duration::from_secs(1);
@@ -28,9 +29,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Counts what passes.
 struct Counting {
     node: Option<Arc<NodeMetrics>>,
-    metrics: Arc<Metrics>,
+    shared: Arc<Shared>,
     reason: Reason,
-    observe: crate::shared::Observe,
     read_only: Option<Observation>,
 }
 
@@ -43,17 +43,21 @@ impl Watch for Counting {
 
     fn server_error(&self, severity: Severity, code: Option<SqlState>) {
         let code = code.map_or([b'0'; 5], |code| code.0);
-        self.metrics.errors.inc(&code);
+        self.shared.deps.metrics.errors.inc(&code);
         if let Some(node) = &self.node {
             node.error(grade(severity));
         }
         if let Some(observation) = self.read_only.filter(|_| code == SqlState::READ_ONLY_SQL_TRANSACTION.0) {
-            (self.observe)(observation);
+            self.shared.observe(observation);
         }
     }
 
     fn transaction(&self) {
-        self.metrics.transactions.inc();
+        self.shared.deps.metrics.transactions.inc();
+    }
+
+    fn schema_changed(&self) {
+        self.shared.statements.schema_changed();
     }
 }
 
@@ -131,12 +135,10 @@ impl Session {
         if self.config.load().log_statement_routes {
             tracing::info!(client = self.client.entry.id, node = %backend.node, reason = reason.as_str(), "statement routed");
         }
-        let shared = &self.worker.shared;
         let watch = Counting {
             node: backend.entry.metrics().map(Arc::clone),
-            metrics: Arc::clone(&shared.deps.metrics),
+            shared: Arc::clone(&self.worker.shared),
             reason,
-            observe: Arc::clone(&shared.deps.observe),
             read_only: (!on_standby).then_some(Observation::ReadOnly { node: backend.node, epoch }),
         };
         Relay {
@@ -203,9 +205,16 @@ impl Session {
         }
     }
 
-    fn asked_to_end(&self, relay: &Relay, cx: &Context<'_>) -> Option<End> {
+    fn asked_to_end(&mut self, relay: &Relay, cx: &Context<'_>) -> Option<End> {
         if self.client.entry.is_raised(Flag::Kill, cx) {
             return Some(End::Killed);
+        }
+        if self.client.entry.has(Flag::Fence) {
+            self.client.entry.lower(Flag::Fence);
+            let lease = self.client.entry.lease();
+            if lease.is_some_and(|lease| lease.is_fenced(self.topology.load())) {
+                return Some(End::Fenced { node: relay.backend.node, busy: self.engine.is_waiting() });
+            }
         }
         let at_border =
             self.engine.is_settled() && self.engine.status() == TxStatus::Idle && relay.has_begun();

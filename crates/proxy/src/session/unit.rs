@@ -17,6 +17,7 @@ impl Watch for Silent {
     fn statement(&self, _: &router::Verdict) {}
     fn server_error(&self, _: protocol::error::Severity, _: Option<protocol::sqlstate::SqlState>) {}
     fn transaction(&self) {}
+    fn schema_changed(&self) {}
 }
 
 impl Session {

@@ -1,0 +1,226 @@
+//! Parse, Bind, Describe, Close: a client's names become those that everybody's statements have on the
+//! servers, and a statement that the backend lacks is parsed in front.
+
+use std::sync::Arc;
+
+use bytes::BufMut;
+use protocol::frame::Header;
+use protocol::message::{self, Object, TxStatus, View};
+use protocol::tracker::{Ask, Owner, Synth, Token};
+use router::StatementKind;
+
+use super::client::{ClientOuts, may_change_results, may_change_settings, with_op};
+use super::{Books, Engine, Env, put_query};
+use crate::buffer::Buf;
+use crate::out::Out;
+use crate::statements::{Holds, NAME_PREFIX, Statement, put_header};
+
+/// A message of a token that no book waits for.
+const NO_TOKEN: Token = Token(0);
+
+impl Engine {
+    /// DEALLOCATE of a statement that was made by Parse: the server is told its own name for it. False when
+    /// the client has no such statement, or the server will refuse anyway.
+    pub(super) fn deallocate(&mut self, env: &Env<'_>, books: &mut Books, out: &mut Out, name: &[u8]) -> bool {
+        let failed = self.tracker.is_settled() && self.tracker.status() == TxStatus::Failed;
+        let Some(statement) = self.statements.get(name).filter(|_| !failed && !name.is_empty()).cloned() else {
+            return false;
+        };
+        self.ensure_prepared(env, books, out, &statement);
+        self.statements.close_now(name);
+        self.statements.drop_unnamed();
+        books.prepared.forget(statement.id());
+        books.prepared.set_unnamed(None);
+        out.own(|own| put_query(own, format!("DEALLOCATE {}", statement.id().name()).as_bytes()));
+        self.tracker.push(Ask::Query, Owner::Client);
+        self.in_batch = false;
+        self.gate.bound = false;
+        true
+    }
+
+    pub(super) fn parse(
+        &mut self,
+        env: &Env<'_>,
+        books: &mut Books,
+        buf: &mut Buf,
+        outs: &mut ClientOuts<'_>,
+        header: Header,
+    ) {
+        self.in_batch = true;
+        let Some(parse) = message::parse(buf.at(buf.position(), header.len)) else {
+            // The server says what is wrong with it.
+            return self.ask(Ask::Parse(NO_TOKEN), buf, outs.server, header);
+        };
+        let statement = env.cache.intern(parse.tail, || (env.classify)(parse.sql));
+        if parse.name.is_empty() {
+            let token = self.statements.define(b"", &statement, Some(env.schema));
+            books.prepared.set_unnamed(Some((statement.id(), env.schema)));
+            return self.ask(Ask::Parse(token), buf, outs.server, header);
+        }
+        let name: Box<[u8]> = parse.name.into();
+        buf.consume(header.len);
+        let failed = self.tracker.is_settled() && self.tracker.status() == TxStatus::Failed;
+        if let Some(known) = self.statements.get(&name).cloned() {
+            // As the server would: 42P05, told of the name on the server, which is put right on the way back.
+            self.ensure_prepared(env, books, outs.server, &known);
+            self.inject_parse(outs.server, &statement, &known.id().name(), NO_TOKEN, Owner::Client);
+        } else if failed {
+            self.inject_parse(outs.server, &statement, &statement.id().name(), NO_TOKEN, Owner::Client);
+        } else if books.prepared.touch(statement.id(), env.schema) == Holds::Well {
+            let token = self.statements.define(&name, &statement, None);
+            self.tracker.push_synth(Synth::ParseComplete(token));
+            self.put_synths(outs.client, books);
+        } else {
+            self.make_place(env, books, outs.server, &statement);
+            let token = self.statements.define(&name, &statement, Some(env.schema));
+            self.inject_parse(outs.server, &statement, &statement.id().name(), token, Owner::Client);
+        }
+        self.follow_events(books);
+    }
+
+    fn inject_parse(&mut self, out: &mut Out, statement: &Statement, name: &str, token: Token, owner: Owner) {
+        out.own(|own| statement.put_parse(own, name.as_bytes()));
+        self.tracker.push(Ask::Parse(token), owner);
+    }
+
+    /// The backend will hold one more statement: another one may have to go.
+    fn make_place(&mut self, env: &Env<'_>, books: &mut Books, out: &mut Out, statement: &Statement) {
+        if books.prepared.touch(statement.id(), env.schema) != Holds::Not {
+            books.prepared.forget(statement.id());
+            self.inject_close(out, &statement.id().name(), NO_TOKEN, Owner::Ours);
+        }
+        if let Some(old) = books.prepared.insert(statement.id(), env.schema, env.max_prepared) {
+            self.inject_close(out, &old.name(), NO_TOKEN, Owner::Ours);
+        }
+    }
+
+    fn inject_close(&mut self, out: &mut Out, name: &str, token: Token, owner: Owner) {
+        out.own(|own| {
+            put_header(own, b'C', name.len() + 2);
+            own.put_u8(b'S');
+            own.put_slice(name.as_bytes());
+            own.put_u8(0);
+        });
+        self.tracker.push(Ask::Close(token), owner);
+    }
+
+    fn ensure_prepared(&mut self, env: &Env<'_>, books: &mut Books, out: &mut Out, statement: &Arc<Statement>) {
+        if books.prepared.touch(statement.id(), env.schema) != Holds::Well {
+            self.make_place(env, books, out, statement);
+            let token = self.statements.prepare_ours(statement, env.schema, false);
+            self.inject_parse(out, statement, &statement.id().name(), token, Owner::Ours);
+        }
+    }
+
+    pub(super) fn bind_message(
+        &mut self,
+        env: &Env<'_>,
+        books: &mut Books,
+        buf: &mut Buf,
+        out: &mut Out,
+        header: Header,
+    ) -> Option<usize> {
+        let seen = buf.at(buf.position(), buf.filled().len().min(header.len));
+        let bind = match message::bind(seen, header.len) {
+            View::Incomplete => return Some(seen.len() + 1),
+            View::Malformed => {
+                self.ask(Ask::Bind, buf, out, header);
+                return None;
+            }
+            View::Ready(bind) => bind,
+        };
+        self.in_batch = true;
+        self.gate.bound = true;
+        let known = self.statements.get(bind.statement).cloned();
+        let mut op = None;
+        if let Some(statement) = &known {
+            let mut verdict = statement.verdict();
+            env.watch.statement(&verdict);
+            if may_change_settings(&verdict) {
+                (verdict, op) = with_op(verdict, Some(statement.sql()), env);
+            }
+            self.note(&verdict);
+            self.ddl |= verdict.kind == StatementKind::Ddl && may_change_results(Some(statement.sql()));
+        }
+        self.settings.portal(bind.portal, op);
+        match known {
+            Some(statement) if bind.statement.is_empty() => {
+                self.ensure_unnamed(env, books, out, &statement);
+                self.ask(Ask::Bind, buf, out, header);
+            }
+            Some(statement) => {
+                self.ensure_prepared(env, books, out, &statement);
+                let name = statement.id().name();
+                let body = header.len - 1 - 4 - bind.statement.len() + name.len();
+                out.own(|own| {
+                    put_header(own, b'B', body);
+                    own.put_slice(bind.portal);
+                    own.put_u8(0);
+                    own.put_slice(name.as_bytes());
+                    own.put_u8(0);
+                });
+                self.tracker.push(Ask::Bind, Owner::Client);
+                let rest = bind.rest;
+                buf.consume(rest);
+                self.forward(buf, out, header.len - rest);
+            }
+            // The server says that there is none; one made by PREPARE is there, on this backend.
+            None => self.ask(Ask::Bind, buf, out, header),
+        }
+        self.follow_events(books);
+        None
+    }
+
+    fn ensure_unnamed(&mut self, env: &Env<'_>, books: &mut Books, out: &mut Out, statement: &Arc<Statement>) {
+        if !books.prepared.is_unnamed(statement.id(), env.schema) {
+            let token = self.statements.prepare_ours(statement, env.schema, true);
+            books.prepared.set_unnamed(Some((statement.id(), env.schema)));
+            self.inject_parse(out, statement, "", token, Owner::Ours);
+        }
+    }
+
+    /// Describe and Close.
+    pub(super) fn object(&mut self, env: &Env<'_>, books: &mut Books, buf: &mut Buf, out: &mut Out, header: Header) {
+        self.in_batch = true;
+        let object = message::object(buf.at(buf.position(), header.len));
+        let named = match object {
+            Some(Object::Statement(name)) => Some((name, self.statements.get(name).cloned())),
+            _ => None,
+        };
+        match (header.tag, named) {
+            (b'D', Some((name, Some(statement)))) if name.is_empty() => {
+                self.ensure_unnamed(env, books, out, &statement);
+                self.ask(Ask::DescribeStatement, buf, out, header);
+            }
+            (b'D', Some((_, Some(statement)))) => {
+                self.ensure_prepared(env, books, out, &statement);
+                let name = statement.id().name();
+                out.own(|own| {
+                    put_header(own, b'D', name.len() + 2);
+                    own.put_u8(b'S');
+                    own.put_slice(name.as_bytes());
+                    own.put_u8(0);
+                });
+                self.tracker.push(Ask::DescribeStatement, Owner::Client);
+                buf.consume(header.len);
+            }
+            (b'D', Some((_, None))) => self.ask(Ask::DescribeStatement, buf, out, header),
+            (b'D', None) => self.ask(Ask::DescribePortal, buf, out, header),
+            (_, Some((name, Some(_)))) if !name.is_empty() => {
+                // The statement stays for others; closing one that never was gives the same answer.
+                let token = self.statements.close(name);
+                self.inject_close(out, &format!("{NAME_PREFIX}0"), token, Owner::Client);
+                buf.consume(header.len);
+            }
+            (_, Some((name, _))) => {
+                let token = self.statements.close(name);
+                if name.is_empty() {
+                    books.prepared.set_unnamed(None);
+                }
+                self.ask(Ask::Close(token), buf, out, header);
+            }
+            (_, None) => self.ask(Ask::Close(NO_TOKEN), buf, out, header),
+        }
+        self.follow_events(books);
+    }
+}

@@ -1,0 +1,108 @@
+//! Wakes the sessions on nodes that must not be used any more, instead of leaving them to time out.
+//!
+//! A node that is down or quarantined cuts whoever holds a backend of it; a primary that is none any more
+//! cuts who leased it as one. Nothing else does: not a promotion, not lag, not weight, and not a node that
+//! leaves the configuration, whose transactions end in peace.
+
+use std::sync::Arc;
+
+use cluster::{Node, NodeState, Role, Topology};
+
+use crate::connect::NodeAddress;
+use crate::registry::Flag;
+use crate::shared::Shared;
+
+/// What a session counted on when it took a backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The server, whatever its place in the list becomes.
+    pub address: Arc<NodeAddress>,
+    /// What it was.
+    pub role: Role,
+}
+
+impl Lease {
+    /// Whether the backend must be let go of at once.
+    #[must_use]
+    pub fn is_fenced(&self, topology: &Topology) -> bool {
+        topology.nodes.iter().find(|node| self.is_on(node)).is_some_and(|node| {
+            let demoted = self.role == Role::Primary && node.role != Role::Primary;
+            demoted || matches!(node.state, NodeState::Down | NodeState::Quarantine)
+        })
+    }
+
+    fn is_on(&self, node: &Node) -> bool {
+        node.port == self.address.port && *node.hostname == *self.address.hostname
+    }
+}
+
+/// Runs for ever, on the control plane.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    let mut changes = shared.deps.topology.changes();
+    while changes.changed().await.is_ok() {
+        let topology = shared.deps.topology.load();
+        let woken = wake(&shared, &topology);
+        let closed = close_idle(&shared, &topology);
+        if woken + closed > 0 {
+            tracing::info!(epoch = topology.epoch.0, sessions = woken, idle = closed, "backends fenced");
+        }
+    }
+}
+
+/// The sessions look for themselves whether they still hold what is fenced; a flag too many costs a look.
+fn wake(shared: &Shared, topology: &Topology) -> usize {
+    let clients = shared.registry.clients();
+    let fenced =
+        clients.iter().filter(|client| client.lease().is_some_and(|lease| lease.is_fenced(topology)));
+    fenced.map(|client| client.raise(Flag::Fence)).count()
+}
+
+fn close_idle(shared: &Shared, topology: &Topology) -> usize {
+    let outdated = |pool: &crate::pool::Pool| {
+        let node = topology.node(pool.key.node)?;
+        Some(pool.close_idle(|backend| backend.epoch < node.changed_epoch))
+    };
+    shared.pools.all().iter().filter_map(|pool| outdated(pool)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cluster::{Epoch, Moment, NodeId};
+
+    fn topology(state: NodeState, role: Role) -> Topology {
+        let node = Node {
+            id: NodeId(0),
+            hostname: "db0".into(),
+            port: 5432,
+            weight: 0.0,
+            state,
+            role,
+            changed_epoch: Epoch(7),
+            changed_at: Moment::default(),
+            replay_lag: Some(1 << 40),
+        };
+        Topology { epoch: Epoch(9), nodes: vec![node], primary: None }
+    }
+
+    fn lease(port: u16, role: Role) -> Lease {
+        Lease { address: Arc::new(NodeAddress { hostname: "db0".to_owned(), port }), role }
+    }
+
+    #[test]
+    fn a_node_that_is_lost_fences_and_one_that_rises_does_not() {
+        for (role, state, now, fenced) in [
+            (Role::Standby, NodeState::Up, Role::Standby, false),
+            (Role::Standby, NodeState::Down, Role::Standby, true),
+            (Role::Standby, NodeState::Quarantine, Role::Primary, true),
+            (Role::Standby, NodeState::Up, Role::Primary, false),
+            (Role::Primary, NodeState::Up, Role::Primary, false),
+            (Role::Primary, NodeState::Up, Role::Standby, true),
+            (Role::Primary, NodeState::Unused, Role::Primary, false),
+        ] {
+            let topology = topology(state, now);
+            assert_eq!(lease(5432, role).is_fenced(&topology), fenced, "{role:?} to {state:?} {now:?}");
+            assert!(!lease(5433, role).is_fenced(&topology), "a server that left the list");
+        }
+    }
+}
