@@ -123,11 +123,11 @@ pub struct Tracker {
     unsynced: bool,
     /// The server has begun the front entry's COPY IN, and has not said how it ended.
     copying: bool,
-    /// Syncs that the server ignores, if it came to read them before that COPY failed.
-    in_copy_syncs: u32,
-    /// More than Syncs was forwarded since the queue was last empty that a COPY would consume.
+    /// Messages that the server does not answer, if it came to read them before that COPY failed.
+    in_copy_asks: u32,
+    /// More than Syncs was forwarded since the queue was last empty that a COPY may have read.
     copy_sent: bool,
-    /// A COPY failed, and how many Syncs the server still answers is not known.
+    /// A COPY failed, and what the server still answers of what was sent behind it is not known.
     doubt: bool,
 }
 
@@ -232,9 +232,8 @@ impl Tracker {
     /// Inside COPY IN the server ignores Sync, and fails on anything else, which it consumes.
     fn push_in_copy(&mut self, ask: Ask) {
         self.unsynced |= self.front_is_extended();
-        if ask == Ask::Sync {
-            self.in_copy_syncs = self.in_copy_syncs.saturating_add(1);
-        } else {
+        self.in_copy_asks = self.in_copy_asks.saturating_add(1);
+        if ask != Ask::Sync {
             self.copy_in = false;
             self.copy_sent = true;
             self.skip(Entry::Ask(ask, Owner::Client));
@@ -360,7 +359,7 @@ impl Tracker {
         let owner = match self.front() {
             Some((Ask::Sync | Ask::Query | Ask::FunctionCall, owner)) => owner,
             // One that was forwarded inside of a COPY that had failed by then.
-            None if self.skipping && self.in_copy_syncs > 0 => {
+            None if self.skipping && self.in_copy_asks > 0 => {
                 (self.skipping, self.unsynced) = (false, false);
                 Owner::Client
             }
@@ -396,7 +395,7 @@ impl Tracker {
 
     /// Syncs that the server has not read inside of the COPY are answered after all.
     fn copy_failed(&mut self) {
-        if !std::mem::take(&mut self.copying) || self.in_copy_syncs == 0 {
+        if !std::mem::take(&mut self.copying) || self.in_copy_asks == 0 {
             return;
         }
         if self.copy_sent {
@@ -404,7 +403,7 @@ impl Tracker {
             self.doubt = true;
             return;
         }
-        for _ in 0..std::mem::take(&mut self.in_copy_syncs) {
+        for _ in 0..std::mem::take(&mut self.in_copy_asks) {
             self.queue.insert(1, Entry::Ask(Ask::Sync, Owner::Client));
             self.pushes.insert(1, self.last_push);
         }
@@ -427,11 +426,11 @@ impl Tracker {
         let Some((Ask::Execute | Ask::Query, owner)) = self.front() else { return Err(self.desync(tag)) };
         self.copying = true;
         self.copy_in = true;
-        self.in_copy_syncs = 0;
+        self.in_copy_asks = 0;
         while let Some(entry) = self.remove_second() {
             match entry {
                 // Ignored by the server; one behind the end of the data must follow.
-                Entry::Ask(Ask::Sync, _) => self.in_copy_syncs = self.in_copy_syncs.saturating_add(1),
+                Entry::Ask(Ask::Sync, _) => self.in_copy_asks = self.in_copy_asks.saturating_add(1),
                 // The server never saw it, and would not have answered.
                 Entry::Synth(_) => self.skip(entry),
                 Entry::CopyEnd => {
@@ -441,6 +440,7 @@ impl Tracker {
                 // The server fails on it and consumes it.
                 Entry::Ask(..) => {
                     self.skip(entry);
+                    self.in_copy_asks = self.in_copy_asks.saturating_add(1);
                     (self.copy_in, self.copy_sent) = (false, true);
                     break;
                 }
@@ -461,7 +461,7 @@ impl Tracker {
         self.dequeue();
         self.described = false;
         self.copying = false;
-        self.in_copy_syncs = 0;
+        self.in_copy_asks = 0;
         self.drop_copy_ends();
     }
 
