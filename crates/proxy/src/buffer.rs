@@ -79,6 +79,14 @@ impl Buf {
         self.make_room(len.min(come));
     }
 
+    /// Puts `bytes` in front of what has not been consumed. No span may be outstanding.
+    pub fn put_back(&mut self, bytes: &[u8]) {
+        let rest = self.filled().to_vec();
+        self.consume(rest.len());
+        self.put(bytes);
+        self.put(&rest);
+    }
+
     /// A buffer that holds `bytes`.
     #[must_use]
     pub fn with(bytes: &[u8]) -> Self {
@@ -138,6 +146,8 @@ mod tests {
         assert!(buf.spare().len() >= BUFFER_LEN * 2 - 4);
         buf.put(b"gh");
         assert_eq!(buf.filled(), b"cdefgh");
+        buf.put_back(b"ab");
+        assert_eq!(buf.filled(), b"abcdefgh");
         buf.consume(100);
         assert!(buf.is_empty());
     }
@@ -148,7 +158,7 @@ mod tests {
         while buf.filled().len() < 10 * BUFFER_LEN {
             buf.make_room_to_read(0x3fff_ffff);
             assert!(!buf.spare().is_empty());
-            assert!(buf.data.len() <= (2 * buf.filled().len()).max(BUFFER_LEN));
+            assert!(buf.data.len() <= (2 * buf.filled().len()).next_multiple_of(BUFFER_LEN));
             buf.advance(1000);
         }
     }

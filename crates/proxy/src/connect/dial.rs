@@ -59,10 +59,8 @@ impl Keepalive {
     /// Those of the socket's options.
     pub fn watch(&self, stream: &TcpStream) -> io::Result<()> {
         let socket = SockRef::from(stream);
-        let probes = TcpKeepalive::new()
-            .with_time(self.idle)
-            .with_interval(self.interval)
-            .with_retries(self.count);
+        let probes =
+            TcpKeepalive::new().with_time(self.idle).with_interval(self.interval).with_retries(self.count);
         socket.set_tcp_keepalive(&probes)?;
         socket.set_tcp_user_timeout(self.user_timeout)
     }
