@@ -86,6 +86,14 @@ pub fn bind(seen: &[u8], len: usize) -> View<Bind<'_>> {
     view(seen.len() >= len, parsed)
 }
 
+/// How many values a whole Bind message has; `rest` is where the part behind its names begins.
+#[must_use]
+pub fn bound_values(message: &[u8], rest: usize) -> Option<u16> {
+    let count = |at: usize| message.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes));
+    let formats = usize::from(count(rest)?);
+    count(rest + 2 + 2 * formats)
+}
+
 /// What a Describe or Close is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Object<'a> {
@@ -197,6 +205,9 @@ mod tests {
         }
         let View::Ready(names) = bind(&whole[..HEADER_LEN + 7], whole.len()) else { panic!("incomplete") };
         assert_eq!((names.portal, names.statement, names.rest), (&b"p"[..], &b"stmt"[..], HEADER_LEN + 7));
+        assert_eq!(bound_values(&whole, names.rest), Some(0));
+        let one = message(b'B', b"\0\0\0\x01\0\x01\0\x01\0\0\0\x01x\0\0");
+        assert_eq!(bound_values(&one, HEADER_LEN + 2), Some(1));
         let bad = message(b'B', b"pstmt");
         assert_eq!(bind(&bad, bad.len()), View::Malformed);
     }

@@ -34,15 +34,16 @@ pub struct Greetings {
 impl Greetings {
     /// A new backend reported `parameters`, before any setting of a client.
     pub fn learn(&self, database: &Arc<str>, user: &Arc<str>, parameters: &Parameters) {
+        let parameters = as_a_primary_reports(parameters.clone());
         let mut all = self.by_key.lock();
         if all.len() >= KNOWN_GREETINGS {
             all.clear();
         }
         let greeting = all.entry((Arc::clone(database), Arc::clone(user))).or_default();
-        if greeting.parameters != *parameters {
+        if greeting.parameters != parameters {
             // Other defaults: what settings lead to may have changed as well.
             greeting.known.clear();
-            greeting.parameters = parameters.clone();
+            greeting.parameters = parameters;
         }
     }
 
@@ -87,6 +88,15 @@ impl Greeting {
         }
         self.known.insert(settings, changes);
     }
+}
+
+/// pgweir stands for the primary, whichever node was asked: drivers look at this when they want one that
+/// takes writes (`target_session_attrs`).
+pub(crate) fn as_a_primary_reports(mut parameters: Parameters) -> Parameters {
+    if parameters.get("in_hot_standby").is_some() {
+        parameters.set("in_hot_standby", "off");
+    }
+    parameters
 }
 
 /// What needs no server to be known: no settings, or a plain application name.
@@ -137,6 +147,19 @@ mod tests {
         let (same, told) = greetings.get(&database, &user, &zone).unwrap();
         assert!(Arc::ptr_eq(&same, &shared));
         assert_eq!((told.get("TimeZone"), told.get("application_name")), (Some("UTC"), Some("")));
+    }
+
+    #[test]
+    fn a_standby_is_heard_as_a_primary() {
+        let (greetings, database, user) = (Greetings::default(), Arc::from("d"), Arc::from("u"));
+        let zone = Arc::new(settings(&[("TimeZone", "utc")]));
+        let reported = |standby| parameters(&[("TimeZone", "GMT"), ("in_hot_standby", standby)]);
+        greetings.learn(&database, &user, &reported("off"));
+        greetings.learn_settings(&database, &user, &zone, &reported("off"), &reported("off"));
+        greetings.learn(&database, &user, &reported("on"));
+        let (_, told) = greetings.get(&database, &user, &settings(&[])).unwrap();
+        assert_eq!(told.get("in_hot_standby"), Some("off"));
+        assert!(greetings.get(&database, &user, &zone).is_some(), "it has no other defaults");
     }
 
     #[test]

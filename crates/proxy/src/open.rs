@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use cluster::Node;
 use config::Config;
-use telemetry::metrics::BackendState;
+use telemetry::metrics::{BackendState, NodeMetrics};
 
 use crate::backend::{Backend, CancelKey};
 use crate::connect::{ConnectError, ConnectOptions, Keepalive, NodeAddress, connect};
@@ -35,16 +35,11 @@ pub(crate) fn open(
     let metrics = worker.shared.node_metrics(node);
     async move {
         let mut slot = slot;
-        if let Some(metrics) = &metrics {
-            metrics.connects.inc();
-            metrics.backend_moved(None, Some(BackendState::Connecting));
-        }
+        let connecting = metrics.as_ref().map(Connecting::new);
         let connected = connect(&options).await;
-        if let Some(metrics) = &metrics {
-            metrics.backend_moved(Some(BackendState::Connecting), None);
-            if let Err(error) = &connected {
-                metrics.connect_failures.inc(error.kind() as usize);
-            }
+        drop(connecting);
+        if let (Some(metrics), Err(error)) = (&metrics, &connected) {
+            metrics.connect_failures.inc(error.kind() as usize);
         }
         let connected = connected?;
         slot.connected();
@@ -72,6 +67,23 @@ pub(crate) fn open(
             entry,
             slot,
         }))
+    }
+}
+
+/// Counts a connection that is being made, until it is dropped: whoever wanted it may leave meanwhile.
+struct Connecting(Arc<NodeMetrics>);
+
+impl Connecting {
+    fn new(metrics: &Arc<NodeMetrics>) -> Self {
+        metrics.connects.inc();
+        metrics.backend_moved(None, Some(BackendState::Connecting));
+        Self(Arc::clone(metrics))
+    }
+}
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        self.0.backend_moved(Some(BackendState::Connecting), None);
     }
 }
 

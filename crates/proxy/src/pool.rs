@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::backend::Backend;
 use crate::connect::NodeAddress;
-use crate::load::NodeLoad;
+use crate::load::{Counted, NodeLoad};
 
 /// Which pool.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -39,6 +39,8 @@ pub enum Grant {
 
 #[derive(Debug)]
 struct Waiter {
+    /// Rises from the front of the queue to its end.
+    number: u64,
     since: Instant,
     sender: oneshot::Sender<Grant>,
 }
@@ -51,6 +53,7 @@ struct Inner {
     /// By worker; the last one used is the first one lent.
     idle: Vec<Vec<Box<Backend>>>,
     waiters: VecDeque<Waiter>,
+    next_waiter: u64,
 }
 
 /// See the module's documentation.
@@ -71,12 +74,14 @@ pub struct Pool {
 pub struct Slot {
     pool: Option<Arc<Pool>>,
     connecting: bool,
+    connection: Option<Counted>,
 }
 
 /// A place in the queue; leaving it loses nothing.
 #[derive(Debug)]
 pub struct Waiting {
     pool: Arc<Pool>,
+    number: u64,
     receiver: oneshot::Receiver<Grant>,
 }
 
@@ -126,8 +131,10 @@ impl Pool {
             return Acquired::Granted(Grant::Place(self.slot()));
         }
         let (sender, receiver) = oneshot::channel();
-        inner.waiters.push_back(Waiter { since: Instant::now(), sender });
-        Acquired::Queued(Waiting { pool: Arc::clone(self), receiver })
+        let number = inner.next_waiter;
+        inner.next_waiter += 1;
+        inner.waiters.push_back(Waiter { number, since: Instant::now(), sender });
+        Acquired::Queued(Waiting { pool: Arc::clone(self), number, receiver })
     }
 
     /// Takes a backend back: to the first who waits, else to the idle ones.
@@ -149,7 +156,7 @@ impl Pool {
     }
 
     fn slot(self: &Arc<Self>) -> Slot {
-        Slot { pool: Some(Arc::clone(self)), connecting: true }
+        Slot { pool: Some(Arc::clone(self)), connecting: true, connection: None }
     }
 
     /// A place became free: the first who waits gets it.
@@ -242,6 +249,13 @@ impl Inner {
         self.idle.iter_mut().find_map(Vec::pop)
     }
 
+    /// A waiter goes that was given nothing.
+    fn leave(&mut self, number: u64) {
+        if let Ok(at) = self.waiters.binary_search_by_key(&number, |waiter| waiter.number) {
+            self.waiters.remove(at);
+        }
+    }
+
     fn push_idle(&mut self, backend: Box<Backend>) {
         while self.idle.len() <= backend.worker {
             self.idle.push(Vec::new());
@@ -255,6 +269,11 @@ impl Inner {
 impl Slot {
     /// The connection has been made.
     pub fn connected(&mut self) {
+        self.end_connecting();
+        self.connection = self.pool.as_ref().map(|pool| pool.load.connection());
+    }
+
+    fn end_connecting(&mut self) {
         if let Some(pool) = self.pool.as_ref().filter(|_| self.connecting) {
             self.connecting = false;
             pool.inner.lock().connecting -= 1;
@@ -270,7 +289,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.connected();
+        self.end_connecting();
         if let Some(pool) = self.pool.take() {
             pool.place_freed();
         }
@@ -287,9 +306,11 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.receiver.close();
-        // Granted in the last moment: to the next one.
-        if let Ok(Grant::Backend(backend)) = self.receiver.try_recv() {
-            self.pool.release(backend);
+        match self.receiver.try_recv() {
+            // Granted in the last moment: to the next one. A place goes there when it is dropped.
+            Ok(Grant::Backend(backend)) => self.pool.release(backend),
+            Ok(Grant::Place(_)) => {}
+            Err(_) => self.pool.inner.lock().leave(self.number),
         }
     }
 }
@@ -375,10 +396,27 @@ mod tests {
         let first = place(pool.acquire(0));
         drop(queued(pool.acquire(0)));
         let mut third = queued(pool.acquire(0));
+        drop(queued(pool.acquire(0)));
+        assert_eq!(pool.counts().waiting, 1, "who has left does not wait");
         drop(first);
         assert!(matches!(third.receiver.try_recv(), Ok(Grant::Place(_))));
         let counts = pool.counts();
         assert_eq!((counts.connecting, counts.waiting), (0, 0));
+    }
+
+    #[test]
+    fn a_connection_burdens_its_node_until_its_place_is_free() {
+        use router::Loads as _;
+        let loads = crate::load::Loads::default();
+        let key = PoolKey { node: NodeId(0), database: "d".into(), user: "u".into() };
+        let address = Arc::new(NodeAddress { hostname: "127.0.0.1".into(), port: 1 });
+        let pool = Pool::new(key, address, loads.node(NodeId(0)), 1);
+        let mut slot = place(pool.acquire(0));
+        assert_eq!((loads.connections(NodeId(0)), pool.counts().connecting), (0, 1));
+        slot.connected();
+        assert_eq!((loads.connections(NodeId(0)), pool.counts().connecting), (1, 0));
+        drop(slot);
+        assert_eq!((loads.connections(NodeId(0)), pool.counts().connecting), (0, 0));
     }
 
     #[test]

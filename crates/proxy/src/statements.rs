@@ -206,6 +206,8 @@ struct Undo {
     asked: Option<(Arc<Statement>, Schema)>,
     client: Option<(Box<[u8]>, Option<Arc<Statement>>)>,
     unnamed: bool,
+    /// What a backend is asked to drop.
+    dropped: Option<Dropped>,
 }
 
 /// The statements of one client, by the client's names.
@@ -213,8 +215,13 @@ struct Undo {
 pub struct ClientStatements {
     named: HashMap<Box<[u8]>, Arc<Statement>>,
     unnamed: Option<Arc<Statement>>,
-    undo: Vec<Undo>,
+    undo: VecDeque<Undo>,
     next_token: u32,
+    /// Parsed without a server's word: the first backend that is to run them parses them anew.
+    unasked: Vec<StatementId>,
+    journaling: bool,
+    /// What the names stood for before each change since the journal began.
+    journal: Vec<(Box<[u8]>, Option<Arc<Statement>>)>,
 }
 
 impl ClientStatements {
@@ -251,12 +258,23 @@ impl ClientStatements {
 
     /// The client parses `statement` as `name`, and that is done.
     pub fn define_now(&mut self, name: &[u8], statement: &Arc<Statement>) {
+        if !name.is_empty() && !self.unasked.contains(&statement.id) {
+            self.unasked.push(statement.id);
+        }
         self.replace(name, Some(Arc::clone(statement)));
+    }
+
+    /// No server was asked about `id` since the client parsed it. Said once.
+    pub fn take_unasked(&mut self, id: StatementId) -> bool {
+        let at = self.unasked.iter().position(|unasked| *unasked == id);
+        at.map(|at| self.unasked.swap_remove(at)).is_some()
     }
 
     /// The client closes `name`, and that is done.
     pub fn close_now(&mut self, name: &[u8]) {
-        self.replace(name, None);
+        if let Some(statement) = self.replace(name, None) {
+            self.take_unasked(statement.id);
+        }
     }
 
     /// The client closes `name`.
@@ -270,6 +288,15 @@ impl ClientStatements {
         self.remember(None, Some((Arc::clone(statement), schema)), unnamed)
     }
 
+    /// We close a statement on a backend.
+    pub fn close_ours(&mut self, dropped: Dropped) -> Token {
+        let token = self.remember(None, None, false);
+        if let Some(undo) = self.undo.back_mut() {
+            undo.dropped = Some(dropped);
+        }
+        token
+    }
+
     /// The unnamed statement is gone, as after every simple Query.
     pub fn drop_unnamed(&mut self) {
         self.unnamed = None;
@@ -279,6 +306,28 @@ impl ClientStatements {
     pub fn clear(&mut self) {
         self.named.clear();
         self.unnamed = None;
+        self.unasked.clear();
+    }
+
+    /// Changes from now on can be taken back by [`ClientStatements::roll_back`].
+    pub fn begin_journal(&mut self) {
+        self.journal.clear();
+        self.journaling = true;
+    }
+
+    /// Changes stay.
+    pub fn end_journal(&mut self) {
+        self.journal.clear();
+        self.journaling = false;
+    }
+
+    /// As if nothing had been asked of the server, which is lost, since the journal began.
+    pub fn roll_back(&mut self) {
+        self.journaling = false;
+        self.undo.clear();
+        while let Some((name, before)) = self.journal.pop() {
+            self.replace(&name, before);
+        }
     }
 
     /// Follows what the server did, in the client's books and in those of the backend.
@@ -299,15 +348,23 @@ impl ClientStatements {
     }
 
     fn done(&mut self, token: Token) {
-        let Some(at) = self.undo.iter().position(|undo| undo.token == token) else { return };
-        if let Some((statement, schema)) = self.undo.remove(at).asked {
+        let Some(undo) = self.forget(token) else { return };
+        if let Some((statement, schema)) = undo.asked {
             statement.accept(schema);
         }
     }
 
+    fn forget(&mut self, token: Token) -> Option<Undo> {
+        // Answers come in the order of the messages: it is at the front, or near it.
+        let at = self.undo.iter().position(|undo| undo.token == token)?;
+        self.undo.remove(at)
+    }
+
     fn take_back(&mut self, token: Token, backend: &mut Prepared, failed: bool) {
-        let Some(at) = self.undo.iter().position(|undo| undo.token == token) else { return };
-        let undo = self.undo.remove(at);
+        let Some(undo) = self.forget(token) else { return };
+        if let Some(dropped) = undo.dropped {
+            backend.restore(dropped);
+        }
         match undo.asked {
             Some(_) if undo.unnamed => backend.set_unnamed(None),
             Some((statement, _)) => backend.forget(statement.id),
@@ -321,11 +378,15 @@ impl ClientStatements {
     }
 
     fn replace(&mut self, name: &[u8], statement: Option<Arc<Statement>>) -> Option<Arc<Statement>> {
-        match statement {
+        let before = match statement {
             statement if name.is_empty() => std::mem::replace(&mut self.unnamed, statement),
             Some(statement) => self.named.insert(name.into(), statement),
             None => self.named.remove(name),
+        };
+        if self.journaling {
+            self.journal.push((name.into(), before.clone()));
         }
+        before
     }
 
     fn remember(
@@ -336,7 +397,7 @@ impl ClientStatements {
     ) -> Token {
         self.next_token = self.next_token.wrapping_add(1);
         let token = Token(self.next_token);
-        self.undo.push(Undo { token, asked, client, unnamed });
+        self.undo.push_back(Undo { token, asked, client, unnamed, dropped: None });
         token
     }
 }
@@ -353,6 +414,14 @@ pub struct Prepared {
 struct Held {
     used: u64,
     schema: Schema,
+}
+
+/// A statement that a backend is to drop.
+#[derive(Debug, Clone, Copy)]
+pub struct Dropped {
+    /// Which one.
+    pub id: StatementId,
+    held: Held,
 }
 
 /// Whether a backend holds a statement.
@@ -380,16 +449,24 @@ impl Prepared {
     }
 
     /// It will hold `id`, which it does not now; gives the statement to close when there are more than `max`.
-    pub fn insert(&mut self, id: StatementId, schema: Schema, max: usize) -> Option<StatementId> {
+    pub fn insert(&mut self, id: StatementId, schema: Schema, max: usize) -> Option<Dropped> {
         let oldest = (self.held.len() >= max.max(1))
             .then(|| self.held.iter().min_by_key(|(_, held)| held.used).map(|(id, _)| *id))
             .flatten();
-        if let Some(oldest) = oldest {
-            self.held.remove(&oldest);
-        }
+        let dropped = oldest.and_then(|oldest| self.take(oldest));
         self.clock += 1;
         self.held.insert(id, Held { used: self.clock, schema });
-        oldest
+        dropped
+    }
+
+    /// It will drop `id`, if it holds it.
+    pub fn take(&mut self, id: StatementId) -> Option<Dropped> {
+        self.held.remove(&id).map(|held| Dropped { id, held })
+    }
+
+    /// It has not dropped it.
+    fn restore(&mut self, dropped: Dropped) {
+        self.held.entry(dropped.id).or_insert(dropped.held);
     }
 
     /// It does not hold `id`.
@@ -500,10 +577,10 @@ mod tests {
         let ids: Vec<_> = (0..3).map(|n| statement(&cache, &format!("SELECT {n}")).id()).collect();
         let mut backend = Prepared::default();
         let now = cache.schema();
-        assert_eq!(backend.insert(ids[0], now, 2), None);
-        assert_eq!(backend.insert(ids[1], now, 2), None);
+        assert!(backend.insert(ids[0], now, 2).is_none());
+        assert!(backend.insert(ids[1], now, 2).is_none());
         backend.touch(ids[0], now);
-        assert_eq!(backend.insert(ids[2], now, 2), Some(ids[1]));
+        assert_eq!(backend.insert(ids[2], now, 2).map(|dropped| dropped.id), Some(ids[1]));
         assert_eq!(backend.len(), 2);
     }
 }

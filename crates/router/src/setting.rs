@@ -134,7 +134,9 @@ fn change(tokens: &[Token<'_>]) -> Option<Option<Change>> {
     }
     match rest.split_first() {
         Some((scope, _)) if scope.is("local") => Some(None),
-        Some((scope, after)) if scope.is("session") && after.first().is_some_and(|next| next.is("authorization")) => {
+        Some((scope, after))
+            if scope.is("session") && after.first().is_some_and(|next| next.is("authorization")) =>
+        {
             set("session_authorization", tokens, after.get(1..)?).map(Some)
         }
         Some((scope, after)) if scope.is("session") => assignment(tokens, after).map(Some),
@@ -148,7 +150,9 @@ fn reset(rest: &[Token<'_>]) -> Option<Change> {
         [session, authorization] if session.is("session") && authorization.is("authorization") => {
             Some(Change::Reset { name: "session_authorization".to_owned() })
         }
-        [time, zone] if time.is("time") && zone.is("zone") => Some(Change::Reset { name: "timezone".to_owned() }),
+        [time, zone] if time.is("time") && zone.is("zone") => {
+            Some(Change::Reset { name: "timezone".to_owned() })
+        }
         name => Some(Change::Reset { name: parameter(name)? }),
     }
 }
@@ -157,7 +161,9 @@ fn reset(rest: &[Token<'_>]) -> Option<Change> {
 fn assignment(statement: &[Token<'_>], rest: &[Token<'_>]) -> Option<Change> {
     let (first, after) = rest.split_first()?;
     match after.split_first() {
-        Some((zone, value)) if first.is("time") && zone.is("zone") => return set("timezone", statement, value),
+        Some((zone, value)) if first.is("time") && zone.is("zone") => {
+            return set("timezone", statement, value);
+        }
         _ if first.is("role") => return set("role", statement, without_sign(after)),
         _ if first.is("schema") => return set("search_path", statement, after),
         _ if first.is("names") && after.is_empty() => {
@@ -195,16 +201,18 @@ fn set_config(rest: &[Token<'_>]) -> Option<Change> {
         call => call,
     };
     let [function, open, name, comma, value, second, local, close] = call else { return None };
-    let shape = function.is("set_config") && open.is_punct("(") && comma.is_punct(",") && second.is_punct(",");
+    let shape =
+        function.is("set_config") && open.is_punct("(") && comma.is_punct(",") && second.is_punct(",");
     if !(shape && value.kind == Kind::String && close.is_punct(")")) {
         return None;
     }
     let text = name.text.strip_prefix(b"'")?.strip_suffix(b"'")?.to_ascii_lowercase();
     let name = String::from_utf8(text).ok().filter(|name| is_repeated(name))?;
     let arguments = rebuilt(&[*value])?;
-    local
-        .is("false")
-        .then(|| Change::Set { statement: format!("SELECT pg_catalog.set_config('{name}',{arguments},false)"), name })
+    local.is("false").then(|| Change::Set {
+        statement: format!("SELECT pg_catalog.set_config('{name}',{arguments},false)"),
+        name,
+    })
 }
 
 /// A parameter's name of one or more parts.
@@ -277,14 +285,22 @@ mod tests {
         one("set SESSION Work_Mem = '64MB';", "work_mem", "set SESSION Work_Mem = '64MB'");
         one("SET app.x='it''s'", "app.x", "SET app.x = 'it''s'");
         one("/* c */ SET TIME ZONE 'UTC'", "timezone", "SET TIME ZONE 'UTC'");
-        one("SET TIME ZONE INTERVAL '1' HOUR TO MINUTE", "timezone", "SET TIME ZONE INTERVAL '1' HOUR TO MINUTE");
+        one(
+            "SET TIME ZONE INTERVAL '1' HOUR TO MINUTE",
+            "timezone",
+            "SET TIME ZONE INTERVAL '1' HOUR TO MINUTE",
+        );
         one("SET TIMEZONE TO -7.5", "timezone", "SET TIMEZONE TO - 7.5");
         one("SET NAMES 'LATIN1'", "client_encoding", "SET NAMES 'LATIN1'");
         one("SET SCHEMA 's'", "search_path", "SET SCHEMA 's'");
         one("SET ROLE boss", "role", "SET ROLE boss");
         one("SET ROLE NONE", "role", "SET ROLE NONE");
         one("SET SESSION AUTHORIZATION 'bob'", "session_authorization", "SET SESSION AUTHORIZATION 'bob'");
-        one("SELECT set_config('App.X', 'v', false)", "app.x", "SELECT pg_catalog.set_config('app.x','v',false)");
+        one(
+            "SELECT set_config('App.X', 'v', false)",
+            "app.x",
+            "SELECT pg_catalog.set_config('app.x','v',false)",
+        );
     }
 
     #[test]

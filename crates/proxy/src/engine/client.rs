@@ -164,7 +164,7 @@ impl Engine {
         self.ddl |= verdict.kind == StatementKind::Ddl
             && may_change_results(message::query_text(buf.at(buf.position(), header.len)));
         if let Some(SessionOp::Deallocate(name)) = &op
-            && self.deallocate(env, books, out, name)
+            && self.deallocate(books, out, name)
         {
             buf.consume(header.len);
             return None;

@@ -23,14 +23,13 @@ use protocol::error::{PgError, Severity};
 use protocol::frame::FrameError;
 use protocol::message::TxStatus;
 use protocol::sqlstate::SqlState;
-use protocol::tracker::{Synth, Tracker};
+use protocol::tracker::Tracker;
 use router::{PinReason, TxControl, Verdict};
 
 pub use client::ClientOuts;
 pub use scan::{Boundary, HELD_LIMIT, Scan, Unit, scan};
 pub use server::ServerStep;
 
-use crate::out::Out;
 use crate::settings::{Parameters, Settings};
 use crate::statements::{ClientStatements, Prepared, Schema, Statement, StatementCache};
 
@@ -126,7 +125,7 @@ pub struct Engine {
     /// Something on its way may change the schema.
     ddl: bool,
     /// The last error was FATAL: the server is about to hang up.
-    fatal: bool,
+    fatal: Option<SqlState>,
     /// DEALLOCATE ALL or DISCARD ALL is on its way: what it empties is known by its answer only.
     resets: bool,
     /// A batch that goes on elsewhere, until the server has ended it here.
@@ -212,7 +211,30 @@ impl Engine {
     /// The server said that it ends the session.
     #[must_use]
     pub fn saw_fatal(&self) -> bool {
-        self.fatal
+        self.fatal.is_some()
+    }
+
+    /// The server ended the session because it shuts down or was told to, not for what the session did.
+    #[must_use]
+    pub fn was_shut_down(&self) -> bool {
+        self.fatal.is_some_and(|code| code.0.starts_with(b"57P0"))
+    }
+
+    /// What the client's books learn from now on can be taken back.
+    pub fn begin_journal(&mut self) {
+        self.statements.begin_journal();
+    }
+
+    /// What the client's books have learned stays.
+    pub fn end_journal(&mut self) {
+        self.statements.end_journal();
+    }
+
+    /// The backend is lost, and with it what was asked of it since the journal began.
+    pub fn roll_back(&mut self) {
+        self.statements.roll_back();
+        self.client_rest = None;
+        self.in_batch = false;
     }
 
     /// A backend was taken for `unit`, which is at the front of the client's buffer.
@@ -220,7 +242,7 @@ impl Engine {
         self.tracker = Tracker::new();
         self.settings.bind();
         self.server_rest = None;
-        self.fatal = false;
+        self.fatal = None;
         self.resets = false;
         self.moving = None;
         self.gate =
@@ -260,16 +282,6 @@ impl Engine {
     #[must_use]
     pub fn status(&self) -> TxStatus {
         self.tracker.status()
-    }
-
-    /// Puts the replies that we make ourselves and that are due, but not inside a message of the server.
-    fn put_synths(&mut self, out: &mut Out, books: &mut Books) {
-        while self.server_rest.is_none()
-            && let Some(Synth::ParseComplete(_)) = self.tracker.next_synth()
-        {
-            out.own(protocol::write::parse_complete);
-        }
-        self.follow_events(books);
     }
 
     fn follow_events(&mut self, books: &mut Books) {

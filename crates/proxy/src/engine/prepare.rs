@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::BufMut;
 use protocol::frame::Header;
 use protocol::message::{self, Object, TxStatus, View};
-use protocol::tracker::{Ask, Owner, Synth, Token};
+use protocol::tracker::{Ask, Owner, Token};
 use router::StatementKind;
 
 use super::client::{ClientOuts, may_change_results, may_change_settings, with_op};
@@ -19,19 +19,27 @@ use crate::statements::{Holds, NAME_PREFIX, Statement, put_header};
 const NO_TOKEN: Token = Token(0);
 
 impl Engine {
-    /// DEALLOCATE of a statement that was made by Parse: the server is told its own name for it. False when
-    /// the client has no such statement, or the server will refuse anyway.
-    pub(super) fn deallocate(&mut self, env: &Env<'_>, books: &mut Books, out: &mut Out, name: &[u8]) -> bool {
+    /// DEALLOCATE of a statement that was made by Parse: it stays on the server for others, who is given one
+    /// without a text to deallocate. False when the client has no such statement, or the server will refuse
+    /// anyway.
+    pub(super) fn deallocate(&mut self, books: &mut Books, out: &mut Out, name: &[u8]) -> bool {
         let failed = self.tracker.is_settled() && self.tracker.status() == TxStatus::Failed;
-        let Some(statement) = self.statements.get(name).filter(|_| !failed && !name.is_empty()).cloned() else {
+        if failed || name.is_empty() || self.statements.get(name).is_none() {
             return false;
-        };
-        self.ensure_prepared(env, books, out, &statement);
+        }
+        let stand_in = format!("{NAME_PREFIX}0");
+        // Neither of the two can fail, which would have the server ignore the Query behind them.
+        self.inject_close(out, &stand_in, NO_TOKEN, Owner::Ours);
+        out.own(|own| {
+            put_header(own, b'P', stand_in.len() + 4);
+            own.put_slice(stand_in.as_bytes());
+            own.put_slice(b"\0\0\0\0");
+        });
+        self.tracker.push(Ask::Parse(NO_TOKEN), Owner::Ours);
         self.statements.close_now(name);
         self.statements.drop_unnamed();
-        books.prepared.forget(statement.id());
         books.prepared.set_unnamed(None);
-        out.own(|own| put_query(own, format!("DEALLOCATE {}", statement.id().name()).as_bytes()));
+        out.own(|own| put_query(own, format!("DEALLOCATE {stand_in}").as_bytes()));
         self.tracker.push(Ask::Query, Owner::Client);
         self.in_batch = false;
         self.gate.bound = false;
@@ -66,11 +74,8 @@ impl Engine {
             self.inject_parse(outs.server, &statement, &known.id().name(), NO_TOKEN, Owner::Client);
         } else if failed {
             self.inject_parse(outs.server, &statement, &statement.id().name(), NO_TOKEN, Owner::Client);
-        } else if books.prepared.touch(statement.id(), env.schema) == Holds::Well {
-            let token = self.statements.define(&name, &statement, None);
-            self.tracker.push_synth(Synth::ParseComplete(token));
-            self.put_synths(outs.client, books);
         } else {
+            // Parsed anew even where the backend holds it: the client expects the schema as it is now.
             self.make_place(env, books, outs.server, &statement);
             let token = self.statements.define(&name, &statement, Some(env.schema));
             self.inject_parse(outs.server, &statement, &statement.id().name(), token, Owner::Client);
@@ -85,12 +90,11 @@ impl Engine {
 
     /// The backend will hold one more statement: another one may have to go.
     fn make_place(&mut self, env: &Env<'_>, books: &mut Books, out: &mut Out, statement: &Statement) {
-        if books.prepared.touch(statement.id(), env.schema) != Holds::Not {
-            books.prepared.forget(statement.id());
-            self.inject_close(out, &statement.id().name(), NO_TOKEN, Owner::Ours);
-        }
-        if let Some(old) = books.prepared.insert(statement.id(), env.schema, env.max_prepared) {
-            self.inject_close(out, &old.name(), NO_TOKEN, Owner::Ours);
+        let stale = books.prepared.take(statement.id());
+        let oldest = books.prepared.insert(statement.id(), env.schema, env.max_prepared);
+        for dropped in stale.into_iter().chain(oldest) {
+            let token = self.statements.close_ours(dropped);
+            self.inject_close(out, &dropped.id.name(), token, Owner::Ours);
         }
     }
 
@@ -104,8 +108,15 @@ impl Engine {
         self.tracker.push(Ask::Close(token), owner);
     }
 
-    fn ensure_prepared(&mut self, env: &Env<'_>, books: &mut Books, out: &mut Out, statement: &Arc<Statement>) {
-        if books.prepared.touch(statement.id(), env.schema) != Holds::Well {
+    fn ensure_prepared(
+        &mut self,
+        env: &Env<'_>,
+        books: &mut Books,
+        out: &mut Out,
+        statement: &Arc<Statement>,
+    ) {
+        let unasked = self.statements.take_unasked(statement.id());
+        if books.prepared.touch(statement.id(), env.schema) != Holds::Well || unasked {
             self.make_place(env, books, out, statement);
             let token = self.statements.prepare_ours(statement, env.schema, false);
             self.inject_parse(out, statement, &statement.id().name(), token, Owner::Ours);
@@ -171,7 +182,13 @@ impl Engine {
         None
     }
 
-    fn ensure_unnamed(&mut self, env: &Env<'_>, books: &mut Books, out: &mut Out, statement: &Arc<Statement>) {
+    fn ensure_unnamed(
+        &mut self,
+        env: &Env<'_>,
+        books: &mut Books,
+        out: &mut Out,
+        statement: &Arc<Statement>,
+    ) {
         if !books.prepared.is_unnamed(statement.id(), env.schema) {
             let token = self.statements.prepare_ours(statement, env.schema, true);
             books.prepared.set_unnamed(Some((statement.id(), env.schema)));
@@ -180,7 +197,14 @@ impl Engine {
     }
 
     /// Describe and Close.
-    pub(super) fn object(&mut self, env: &Env<'_>, books: &mut Books, buf: &mut Buf, out: &mut Out, header: Header) {
+    pub(super) fn object(
+        &mut self,
+        env: &Env<'_>,
+        books: &mut Books,
+        buf: &mut Buf,
+        out: &mut Out,
+        header: Header,
+    ) {
         self.in_batch = true;
         let object = message::object(buf.at(buf.position(), header.len));
         let named = match object {

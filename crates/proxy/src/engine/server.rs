@@ -47,7 +47,6 @@ impl Engine {
                 if !relay_rest(&mut self.server_rest, buf, out) {
                     return Ok(ServerStep::More(1));
                 }
-                self.put_synths(out, books);
             }
             let Some(header) = backend_header(buf.filled())? else { return Ok(ServerStep::More(HEADER_LEN)) };
             let whole = buf.filled().len() >= header.len;
@@ -73,7 +72,7 @@ impl Engine {
                 self.server_rest = Some(Rest { left: header.len, pass: fate == Fate::Pass });
                 relay_rest(&mut self.server_rest, buf, out);
             }
-            self.put_synths(out, books);
+            self.follow_events(books);
             if let Some(error) = failed {
                 return Ok(ServerStep::SetupFailed(error));
             }
@@ -152,7 +151,9 @@ impl Engine {
     fn on_error(&mut self, message: &[u8], watch: &dyn Watch) -> Option<PgError> {
         let view = ErrorView::parse(message.get(HEADER_LEN..).unwrap_or_default());
         let severity = view.severity().unwrap_or(Severity::Error);
-        self.fatal |= severity.ends_session();
+        if severity.ends_session() {
+            self.fatal = Some(view.code().unwrap_or(SqlState::INTERNAL_ERROR));
+        }
         watch.server_error(severity, view.code());
         if view.code() == Some(SqlState::FEATURE_NOT_SUPPORTED) && view.message().starts_with(CACHED_PLAN) {
             watch.schema_changed();

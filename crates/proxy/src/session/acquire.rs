@@ -111,7 +111,16 @@ impl Session {
 
     /// A backend for `target`; another node is tried when one cannot be connected to.
     pub(super) async fn acquire(&mut self, target: Target) -> Result<Box<Backend>, Interrupt> {
-        let mut excluded: Vec<NodeId> = Vec::new();
+        self.acquire_except(target, &[]).await
+    }
+
+    /// As [`Session::acquire`], not on the nodes of `lost`.
+    pub(super) async fn acquire_except(
+        &mut self,
+        target: Target,
+        lost: &[NodeId],
+    ) -> Result<Box<Backend>, Interrupt> {
+        let mut excluded = lost.to_vec();
         let mut last = None;
         while excluded.len() < MAX_ATTEMPTS {
             let topology = Arc::clone(self.topology.load());
@@ -129,7 +138,12 @@ impl Session {
             .into())
     }
 
-    fn pick<'t>(&mut self, topology: &'t Topology, target: Target, excluded: &[NodeId]) -> Option<&'t Node> {
+    pub(super) fn pick<'t>(
+        &mut self,
+        topology: &'t Topology,
+        target: Target,
+        excluded: &[NodeId],
+    ) -> Option<&'t Node> {
         let algorithm = algorithm(self.config.load().load_balance);
         let shared = &self.worker.shared;
         let id = self.worker.picker.lock().pick(topology, target, algorithm, &shared.loads, excluded)?;

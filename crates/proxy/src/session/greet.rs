@@ -11,6 +11,7 @@ use super::settle::{ExchangeError, exchange};
 use super::{End, Session};
 use crate::backend::Backend;
 use crate::engine::Books;
+use crate::greeting::as_a_primary_reports;
 use crate::settings::{Parameters, Settings};
 
 impl Session {
@@ -95,14 +96,6 @@ async fn bring_to(backend: &mut Backend, wanted: &Arc<Settings>) -> Result<Param
     }
     let Books { parameters, .. } = &backend.books;
     Ok(as_a_primary_reports(parameters.clone()))
-}
-
-/// pgweir stands for the primary, whichever node was asked.
-fn as_a_primary_reports(mut parameters: Parameters) -> Parameters {
-    if parameters.get("in_hot_standby").is_some() {
-        parameters.set("in_hot_standby", "off");
-    }
-    parameters
 }
 
 fn unrecognised(name: &str) -> PgError {

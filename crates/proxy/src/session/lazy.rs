@@ -1,12 +1,13 @@
 //! BEGIN is lazy: it is answered at once, and sent in front of the first statement that needs a backend.
 
+use bytes::BytesMut;
 use protocol::error::{PgError, write_error};
 use protocol::message::{TxStatus, query_text};
 use protocol::sqlstate::SqlState;
 use router::{TxControl, TxMode, TxView};
 
 use super::Session;
-use crate::engine::{Boundary, Unit};
+use crate::engine::{Boundary, Unit, put_query};
 
 /// A transaction that the client is in and no backend knows of.
 #[derive(Debug, Default)]
@@ -58,44 +59,37 @@ impl LazyTransaction {
         *self = Self::default();
     }
 
-    fn keep(&mut self, message: &[u8], mode: TxMode) {
-        self.messages.push(message.into());
+    fn keep(&mut self, sql: &[u8], mode: TxMode) {
+        let mut message = BytesMut::new();
+        put_query(&mut message, sql);
+        self.messages.push(message.as_ref().into());
         self.mode = self.mode.overlaid(mode);
     }
 
-    fn has_room_for(&self, message: &[u8]) -> bool {
-        self.messages.len() < KEPT_MESSAGES && message.len() <= KEPT_LEN
+    fn has_room_for(&self, sql: &[u8]) -> bool {
+        self.messages.len() < KEPT_MESSAGES && sql.len() <= KEPT_LEN
     }
 }
 
 impl Session {
     /// Answers what needs no backend; false when the unit needs one.
     pub(super) fn answer_lazily(&mut self, unit: &Unit) -> bool {
-        let single = !unit.extended && unit.boundary == Boundary::Query && unit.verdict.statements == 1;
+        let single =
+            unit.verdict.statements == 1 && matches!(unit.boundary, Boundary::Query | Boundary::Sync);
         if self.lazy.has_failed() && !(single && ends_transaction(unit.verdict.tx)) {
             self.refuse(unit, &in_failed_transaction());
             return true;
         }
-        if !single || unit.verdict.pin.is_some() {
+        if !single || unit.verdict.pin.is_some() || unit.verdict.tx == TxControl::None {
             return false;
         }
-        let message: Box<[u8]> = self.from_client.filled().get(..unit.len).unwrap_or_default().into();
-        let tag = match unit.verdict.tx {
-            TxControl::Begin(mode) if !self.lazy.is_open() && self.lazy.has_room_for(&message) => {
-                self.lazy.keep(&message, mode);
-                begin_tag(&message)
-            }
-            TxControl::SetTransaction(mode) if self.lazy.is_open() && self.lazy.has_room_for(&message) => {
-                self.lazy.keep(&message, mode);
-                "SET"
-            }
-            tx if self.lazy.is_open() && ends_transaction(tx) => {
-                let failed = self.lazy.has_failed();
-                self.lazy.clear();
-                if failed || matches!(tx, TxControl::Rollback { .. }) { "ROLLBACK" } else { "COMMIT" }
-            }
-            _ => return false,
-        };
+        if unit.extended { self.answer_batch_lazily(unit) } else { self.answer_query_lazily(unit) }
+    }
+
+    fn answer_query_lazily(&mut self, unit: &Unit) -> bool {
+        let message = self.from_client.filled().get(..unit.len).unwrap_or_default();
+        let sql: Box<[u8]> = query_text(message).unwrap_or_default().into();
+        let Some(tag) = self.follow_lazily(&sql, unit.verdict.tx) else { return false };
         self.engine.drop_unnamed();
         self.from_client.consume(unit.len);
         self.put_complete(tag);
@@ -103,7 +97,29 @@ impl Session {
         true
     }
 
-    fn put_complete(&mut self, tag: &str) {
+    /// What a statement does to the transaction that no backend knows of; gives its tag, or `None` when it
+    /// needs a backend.
+    pub(super) fn follow_lazily(&mut self, sql: &[u8], tx: TxControl) -> Option<&'static str> {
+        let fits = self.lazy.has_room_for(sql);
+        match tx {
+            TxControl::Begin(mode) if !self.lazy.is_open() && fits => {
+                self.lazy.keep(sql, mode);
+                Some(begin_tag(sql))
+            }
+            TxControl::SetTransaction(mode) if self.lazy.is_open() && fits => {
+                self.lazy.keep(sql, mode);
+                Some("SET")
+            }
+            tx if self.lazy.is_open() && ends_transaction(tx) => {
+                let undone = self.lazy.has_failed() || matches!(tx, TxControl::Rollback { .. });
+                self.lazy.clear();
+                Some(if undone { "ROLLBACK" } else { "COMMIT" })
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn put_complete(&mut self, tag: &str) {
         self.to_client.own(|own| {
             if let Err(error) = protocol::write::command_complete(own, tag) {
                 // Tags are short constants; a writer that refuses one is a fault of ours.
@@ -125,9 +141,8 @@ fn in_failed_transaction() -> PgError {
 }
 
 /// PostgreSQL answers with the words that were used.
-fn begin_tag(message: &[u8]) -> &'static str {
-    let text = skip_blanks(query_text(message).unwrap_or_default());
-    let first = text.get(..5).unwrap_or_default();
+fn begin_tag(sql: &[u8]) -> &'static str {
+    let first = skip_blanks(sql).get(..5).unwrap_or_default();
     if first.eq_ignore_ascii_case(b"start") { "START TRANSACTION" } else { "BEGIN" }
 }
 
@@ -173,9 +188,7 @@ mod tests {
     use super::*;
 
     fn tag(sql: &str) -> &'static str {
-        let mut message = bytes::BytesMut::new();
-        crate::engine::put_query(&mut message, sql.as_bytes());
-        begin_tag(&message)
+        begin_tag(sql.as_bytes())
     }
 
     #[test]

@@ -7,9 +7,11 @@
 //! client's leaving, or the shutdown.
 
 mod acquire;
+mod again;
 mod end;
 mod greet;
 mod lazy;
+mod lazy_batch;
 mod local;
 mod parsed;
 mod relay;
@@ -39,6 +41,7 @@ use crate::out::Out;
 use crate::registry::{ClientState, Flag, Registered};
 use crate::settings::Settings;
 use crate::shared::Worker;
+use crate::statements::Statement;
 use crate::stream::Stream;
 use lazy::LazyTransaction;
 
@@ -78,6 +81,7 @@ pub(crate) struct Session {
     to_client: Out,
     /// Messages of a refused batch are dropped up to the client's Sync.
     skip_to_sync: bool,
+    again: again::Again,
 }
 
 impl Session {
@@ -111,6 +115,7 @@ impl Session {
             from_server: Buf::default(),
             to_client: Out::default(),
             skip_to_sync: false,
+            again: again::Again::default(),
         }
     }
 
@@ -203,6 +208,12 @@ impl Session {
     /// The transaction status to tell the client while it has no backend.
     fn status(&self) -> TxStatus {
         self.lazy.status()
+    }
+
+    /// The statement of a Parse message, classified if it is new.
+    fn intern(&self, tail: &[u8], sql: &[u8]) -> Arc<Statement> {
+        let classify = || unpinned(self.worker.classify(sql, &self.parse), sql, &self.parse);
+        self.worker.shared.statements.intern(tail, classify)
     }
 
     fn put_ready(&mut self) {

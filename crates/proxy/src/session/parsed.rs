@@ -60,7 +60,8 @@ impl Session {
                 (b'C', _) => message::object(message).is_some(),
                 (b'P', Some(parse)) => {
                     // A name that is in use is for the server to refuse.
-                    let known = self.engine.statements().get(parse.name).is_some() || names.contains(&parse.name);
+                    let known =
+                        self.engine.statements().get(parse.name).is_some() || names.contains(&parse.name);
                     names.push(parse.name);
                     (parse.name.is_empty() || !known)
                         && cache.find(parse.tail).is_some_and(|found| found.is_accepted(schema))

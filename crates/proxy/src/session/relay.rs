@@ -16,7 +16,8 @@ use protocol::sqlstate::SqlState;
 use router::{Reason, Verdict};
 use telemetry::metrics::{Kind, NodeMetrics};
 
-use super::acquire::Interrupt;
+use super::acquire::{Interrupt, Refusal};
+use super::again::Losses;
 use super::{End, Session, with_env};
 use crate::backend::Backend;
 use crate::engine::{ClientOuts, ClientStep, ServerStep, Unit, Watch};
@@ -111,19 +112,31 @@ enum Leaving {
 impl Session {
     /// Routes a unit, takes a backend for it, and relays until the backend is free.
     pub(super) async fn forward(&mut self, unit: Unit) -> Result<(), End> {
-        let (target, reason) = self.route(&unit.verdict);
-        let backend = match self.acquire(target).await {
-            Ok(backend) => backend,
-            Err(Interrupt::End(end)) => return Err(end),
-            Err(Interrupt::Refused(refusal)) => {
-                self.work = None;
-                self.refuse_for(&unit, &refusal);
-                return self.flush().await;
+        let mut losses = Losses::default();
+        loop {
+            let (target, reason) = self.route(&unit.verdict);
+            let backend = match self.acquire_except(target, losses.nodes()).await {
+                Ok(backend) => backend,
+                Err(Interrupt::End(end)) => return Err(end),
+                Err(Interrupt::Refused(refusal)) => {
+                    self.work = None;
+                    let lost = (!matches!(refusal, Refusal::Cancelled)).then_some(losses);
+                    if let Some(end) = lost.and_then(|losses| self.give_up(losses)) {
+                        return Err(end);
+                    }
+                    self.refuse_for(&unit, &refusal);
+                    return self.flush().await;
+                }
+            };
+            let node = backend.node;
+            let mut relay = self.begin_relay(backend, &unit, reason);
+            let relayed = std::future::poll_fn(|cx| self.poll_relay(&mut relay, cx)).await;
+            let staying = relay.leaving.is_none();
+            match self.end_relay(relay, relayed).await {
+                Err(end) if staying => self.take_back(target, node, end, &mut losses)?,
+                ended => return ended,
             }
-        };
-        let mut relay = self.begin_relay(backend, &unit, reason);
-        let relayed = std::future::poll_fn(|cx| self.poll_relay(&mut relay, cx)).await;
-        self.end_relay(relay, relayed).await
+        }
     }
 
     fn begin_relay(&mut self, backend: Box<Backend>, unit: &Unit, reason: Reason) -> Relay {
@@ -131,6 +144,7 @@ impl Session {
         let on_standby = node.is_none_or(|node| node.role != cluster::Role::Primary);
         let epoch = self.topology.load().epoch;
         self.engine.bind(on_standby, unit, self.lazy.messages().to_vec());
+        self.arm(unit);
         self.lazy.clear();
         if self.config.load().log_statement_routes {
             tracing::info!(client = self.client.entry.id, node = %backend.node, reason = reason.as_str(), "statement routed");
@@ -157,6 +171,7 @@ impl Session {
         self.client.entry.set_pin(None);
         self.client.entry.set_statements(self.engine.statements().len());
         let Err(end) = relayed else {
+            self.disarm();
             self.skip_to_sync |= self.engine.take_failed_move();
             self.give_back(backend).await;
             return Ok(());
@@ -225,6 +240,10 @@ impl Session {
     /// Server to client: one flush, then one look at what is there, then one read.
     fn poll_server(&mut self, relay: &mut Relay, cx: &mut Context<'_>) -> Result<bool, End> {
         if !self.to_client.is_empty() {
+            if self.is_goodbye() {
+                return Err(End::NodeLost(std::io::ErrorKind::ConnectionAborted.into()));
+            }
+            self.disarm();
             match self.poll_flush_client(cx) {
                 Poll::Pending => return Ok(false),
                 Poll::Ready(Ok(())) => {}
@@ -252,7 +271,7 @@ impl Session {
             return Ok(false);
         }
         self.worker.buffers.lend(&mut self.from_server);
-        self.from_server.make_room(relay.server_need);
+        self.from_server.make_room_to_read(relay.server_need);
         match stream.poll_read_into(cx, self.from_server.spare()) {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(0)) => Err(End::NodeLost(std::io::ErrorKind::UnexpectedEof.into())),
@@ -312,9 +331,12 @@ impl Session {
         let Self { worker, parse, config, engine, from_client, to_server, to_client, .. } = self;
         let mut outs = ClientOuts { server: to_server, client: to_client };
         let books = &mut relay.backend.books;
+        let before = from_client.filled().len();
         let step = with_env(worker, parse, config.load(), &relay.watch, |env| {
             engine.client(env, books, from_client, &mut outs)
         })?;
+        let taken = before - from_client.filled().len();
+        self.taken(taken);
         match step {
             ClientStep::More(need) => relay.client_need = need,
             ClientStep::Hold => relay.held = true,

@@ -3,29 +3,6 @@
 use super::*;
 
 #[test]
-fn a_reply_of_ours_never_stands_inside_a_message_of_the_server() {
-    let row_description = message('T', &[b'c'; 300]);
-    for cut in 0..row_description.len() {
-        let mut pair = Pair::primary();
-        pair.client(&[p("a", "SELECT 1"), s()].concat(), 1000);
-        pair.server(&[message('1', b""), z('I')].concat(), 1000);
-        let describe = message('D', b"Sa\0");
-        pair.client(&[describe.clone(), p("b", "SELECT 1"), describe, s()].concat(), 1000);
-        let (first, second) = row_description.split_at(cut);
-        let parameters = message('t', b"\0\0");
-        let mut got = pair.server(&[&parameters, first].concat(), 1000);
-        // A statement that is held, while the server is in the middle of its message.
-        pair.client(&p("c", "SELECT 1"), 1000);
-        got.extend(pair.server(second, 1000));
-        got.extend(pair.server(&[&parameters[..], &row_description, &z('I')].concat(), 1000));
-        let made = message('1', b"");
-        let whole = [&parameters[..], &row_description, &made, &parameters, &row_description, &z('I'), &made]
-            .concat();
-        assert_eq!(got, whole, "cut at {cut}");
-    }
-}
-
-#[test]
 fn a_batch_that_failed_is_not_carried_out_elsewhere() {
     let write = [p("w", "INSERT INTO t VALUES (1)"), b("w"), e(), s()].concat();
     let error = message('E', b"SERROR\0C42P01\0Mno such table\0\0");
@@ -102,4 +79,34 @@ fn a_function_call_ends_the_batch() {
     assert!(pair.engine.is_free());
     pair.engine.start_settings(Arc::new(Settings::new([("TimeZone".to_owned(), "UTC".to_owned())])));
     assert!(pair.client(&q("SELECT 1"), 1000).len() > q("SELECT 1").len(), "settings go in front again");
+}
+
+#[test]
+fn a_close_of_ours_that_the_server_ignored_has_closed_nothing() {
+    let mut pair = Pair::primary();
+    let (done, error) = (message('1', b""), message('E', b"SERROR\0C42601\0\0"));
+    for name in ["a", "b"] {
+        pair.client(&[p(name, &format!("SELECT '{name}'")), s()].concat(), 1000);
+        pair.server(&[done.clone(), z('I')].concat(), 1000);
+    }
+    // The backend holds two and no more: the third drops the first, but the batch fails before that.
+    let sent = pair.client(&[p("", "nonsense"), p("c", "SELECT 'c'"), s()].concat(), 1000);
+    assert!(sent.ends_with(&[message('C', b"Spgweir_1\0"), p("pgweir_4", "SELECT 'c'"), s()].concat()));
+    pair.server(&[error, z('I')].concat(), 1000);
+    // Parsed again it would be refused: 42P05.
+    assert_eq!(pair.client(&[b("a"), e(), s()].concat(), 1000), [b("pgweir_1"), e(), s()].concat());
+}
+
+#[test]
+fn deallocate_of_a_parsed_statement_needs_nothing_that_can_fail() {
+    let mut pair = Pair::primary();
+    pair.client(&[p("a", "SELECT * FROM gone"), s()].concat(), 1000);
+    pair.server(&[message('1', b""), z('I')].concat(), 1000);
+    pair.books = Books::default();
+    let stand_in = [message('C', b"Spgweir_0\0"), p("pgweir_0", ""), q("DEALLOCATE pgweir_0")].concat();
+    assert_eq!(pair.client(&q("DEALLOCATE a"), 1000), stand_in);
+    let answer = [message('C', b"DEALLOCATE\0"), z('I')].concat();
+    let ours = [message('3', b""), message('1', b"")].concat();
+    assert_eq!(pair.server(&[ours, answer.clone()].concat(), 1000), answer);
+    assert!(pair.engine.is_free() && pair.engine.statements().is_empty());
 }

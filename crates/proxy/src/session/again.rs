@@ -1,0 +1,124 @@
+//! Reads that are repeated on another node when theirs is lost before it has answered.
+//!
+//! Invariants: only a unit that reads and nothing else, outside of a transaction, the first of its lease, is
+//! repeated; never once a byte of its answer was on its way to the client, nor once bytes behind it were
+//! forwarded. What the client's books learned from it is taken back first.
+
+use bytes::BufMut;
+use cluster::NodeId;
+use protocol::message::TxStatus;
+use router::{Access, Effect, Target, TxControl};
+
+use super::{End, Session};
+use crate::engine::{Boundary, Unit};
+
+/// How often a unit is repeated.
+const MAX_REPEATS: usize = 2;
+/// Longer units are not (bytes).
+const UNIT_LIMIT: usize = 16 * 1024;
+/// A session that does nothing keeps no more room than this for them (bytes).
+const KEPT_ROOM: usize = 1024;
+
+/// The copy of a unit that may have to be repeated.
+#[derive(Debug, Default)]
+pub(super) struct Again {
+    bytes: Vec<u8>,
+    /// So many of them have been taken out of the client's buffer.
+    taken: usize,
+    armed: bool,
+}
+
+/// The backends that a unit has lost.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    nodes: Vec<NodeId>,
+    last: Option<(End, Vec<u8>)>,
+}
+
+impl Losses {
+    /// Where not to go again.
+    pub(super) fn nodes(&self) -> &[NodeId] {
+        &self.nodes
+    }
+}
+
+impl Session {
+    /// A backend is bound for `unit`, which stands whole in the client's buffer if it is to be repeated.
+    pub(super) fn arm(&mut self, unit: &Unit) {
+        let verdict = &unit.verdict;
+        let reads = verdict.access == Access::Read
+            && verdict.tx == TxControl::None
+            && verdict.pin.is_none()
+            && verdict.effect == Effect::None;
+        let alone = self.status() == TxStatus::Idle && self.to_client.is_empty();
+        let ends = matches!(unit.boundary, Boundary::Query | Boundary::Sync) && unit.len <= UNIT_LIMIT;
+        let bytes = self.from_client.filled().get(..unit.len);
+        let Some(bytes) = bytes.filter(|_| reads && alone && ends) else { return self.disarm() };
+        self.again.bytes.clear();
+        self.again.bytes.extend_from_slice(bytes);
+        self.again.taken = 0;
+        self.again.armed = true;
+        self.engine.begin_journal();
+    }
+
+    /// The unit cannot be repeated any more, or need not.
+    pub(super) fn disarm(&mut self) {
+        if std::mem::take(&mut self.again.armed) {
+            self.engine.end_journal();
+        }
+        if self.again.bytes.capacity() > KEPT_ROOM {
+            self.again.bytes = Vec::new();
+        }
+    }
+
+    /// `count` bytes of the client have been forwarded.
+    pub(super) fn taken(&mut self, count: usize) {
+        if self.again.armed {
+            self.again.taken += count;
+            if self.again.taken > self.again.bytes.len() {
+                self.disarm();
+            }
+        }
+    }
+
+    /// What waits for the client is not an answer but the server's goodbye, and the unit can be repeated.
+    pub(super) fn is_goodbye(&self) -> bool {
+        self.again.armed && self.engine.was_shut_down()
+    }
+
+    /// The backend was lost: puts the unit back in front of the client's buffer if it can go elsewhere. Else
+    /// gives the end of the session.
+    pub(super) fn take_back(
+        &mut self,
+        target: Target,
+        node: NodeId,
+        end: End,
+        losses: &mut Losses,
+    ) -> Result<(), End> {
+        let lost = matches!(end, End::NodeLost(_) | End::Fenced { .. });
+        if !lost || !self.again.armed || losses.nodes.len() >= MAX_REPEATS {
+            return Err(end);
+        }
+        losses.nodes.push(node);
+        let topology = std::sync::Arc::clone(self.topology.load());
+        if self.pick(&topology, target, &losses.nodes).is_none() {
+            return Err(end);
+        }
+        losses.last = Some((end, self.to_client.bytes(&self.from_server)));
+        self.to_client.clear();
+        self.from_server.consume(self.from_server.filled().len());
+        let Again { bytes, taken, .. } = &self.again;
+        self.from_client.put_back(bytes.get(..*taken).unwrap_or_default());
+        self.engine.roll_back();
+        self.again.armed = false;
+        tracing::debug!(client = self.client.entry.id, node = %node, "read repeated on another node");
+        Ok(())
+    }
+
+    /// The unit could not be repeated after all: the session ends as it would have at the first loss.
+    pub(super) fn give_up(&mut self, losses: Losses) -> Option<End> {
+        let (end, told) = losses.last?;
+        self.to_client.own(|own| own.put_slice(&told));
+        Some(end)
+    }
+}
