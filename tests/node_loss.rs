@@ -86,7 +86,8 @@ fn fo_01_killing_a_standby_under_read_load() -> Result<()> {
         Ok(())
     })?;
     let killed = killed.context("not killed")?;
-    ensure!(served.errors.len() <= POOL, "{} errors: {:?}", served.errors.len(), served.errors);
+    // Nothing was answered yet of what was in flight there: it is asked again elsewhere.
+    ensure!(served.errors.is_empty(), "{} errors: {:?}", served.errors.len(), served.errors);
     let late: Vec<_> = served.errors.iter().filter(|(at, _)| *at > killed + Duration::from_secs(1)).collect();
     ensure!(late.is_empty(), "errors after the first second: {late:?}");
     for node in ["n1", "n2"] {
