@@ -11,7 +11,6 @@ use router::{ParseOptions, Verdict};
 use super::*;
 use crate::buffer::Buf;
 use crate::out::Out;
-use crate::out::Out;
 
 #[derive(Default)]
 struct Seen(RefCell<Vec<String>>);

@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use protocol::error::{PgError, write_error};
 use protocol::message::{TxStatus, query_text};
 use protocol::sqlstate::SqlState;
-use router::{TxControl, TxMode, TxView};
+use router::{Access, TxControl, TxMode, TxView, Verdict};
 
 use super::Session;
 use crate::engine::{Boundary, Unit, put_query};
@@ -89,7 +89,7 @@ impl Session {
     fn answer_query_lazily(&mut self, unit: &Unit) -> bool {
         let message = self.from_client.filled().get(..unit.len).unwrap_or_default();
         let sql: Box<[u8]> = query_text(message).unwrap_or_default().into();
-        let Some(tag) = self.follow_lazily(&sql, unit.verdict.tx) else { return false };
+        let Some(tag) = self.follow_lazily(&sql, &unit.verdict) else { return false };
         self.engine.drop_unnamed();
         self.from_client.consume(unit.len);
         self.put_complete(tag);
@@ -99,9 +99,10 @@ impl Session {
 
     /// What a statement does to the transaction that no backend knows of; gives its tag, or `None` when it
     /// needs a backend.
-    pub(super) fn follow_lazily(&mut self, sql: &[u8], tx: TxControl) -> Option<&'static str> {
-        let fits = self.lazy.has_room_for(sql);
-        match tx {
+    pub(super) fn follow_lazily(&mut self, sql: &[u8], verdict: &Verdict) -> Option<&'static str> {
+        // SET TRANSACTION SNAPSHOT may be refused, and means this moment: the server has to say.
+        let fits = self.lazy.has_room_for(sql) && verdict.access == Access::Neutral;
+        match verdict.tx {
             TxControl::Begin(mode) if !self.lazy.is_open() && fits => {
                 self.lazy.keep(sql, mode);
                 Some(begin_tag(sql))

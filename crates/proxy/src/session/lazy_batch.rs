@@ -25,8 +25,9 @@ impl Session {
     /// Answers `Parse? Describe? Bind Describe? Execute Sync` of one statement without values.
     pub(super) fn answer_batch_lazily(&mut self, unit: &Unit) -> bool {
         let Some(batch) = self.read_batch(unit) else { return false };
-        let Some(statement) = batch.statement else { return false };
-        let Some(tag) = self.follow_lazily(statement.sql(), unit.verdict.tx) else { return false };
+        let runs = batch.tags.iter().filter(|tag| **tag == b'E').count() == 1;
+        let Some(statement) = batch.statement.filter(|_| runs) else { return false };
+        let Some(tag) = self.follow_lazily(statement.sql(), &unit.verdict) else { return false };
         if let Some(name) = &batch.parsed_as {
             self.engine.define_now(name, &statement);
         }

@@ -3,36 +3,38 @@
 //! A client that prepares must not wait for a backend: those that have one may be waiting for it (pgbench
 //! prepares for one client while its others are inside transactions).
 
+use std::sync::Arc;
+
 use protocol::frame::{Header, frontend_header};
 use protocol::message::{self, Object};
 use protocol::write::{close_complete, parse_complete};
 
 use super::Session;
 use crate::engine::{Boundary, Unit};
+use crate::statements::Statement;
 
 impl Session {
     /// Answers a unit of nothing but known Parse messages, Close and Sync; false when it has others.
     pub(super) fn answer_parses(&mut self, unit: &Unit) -> bool {
-        if unit.boundary != Boundary::Sync || !self.is_parses_only(unit) {
-            return false;
-        }
+        let known = (unit.boundary == Boundary::Sync).then(|| self.known_parses(unit)).flatten();
+        let Some(known) = known else { return false };
+        let mut known = known.into_iter();
         let mut left = unit.len;
         while left > 0 {
             let Ok(Some(header)) = frontend_header(self.from_client.filled()) else { break };
             let message = self.from_client.filled().get(..header.len).unwrap_or_default().to_vec();
             self.from_client.consume(header.len);
             left = left.saturating_sub(header.len);
-            self.answer_one(header.tag, &message);
+            self.answer_one(header.tag, &message, &mut known);
         }
         self.put_ready();
         true
     }
 
-    fn answer_one(&mut self, tag: u8, message: &[u8]) {
+    fn answer_one(&mut self, tag: u8, message: &[u8], known: &mut impl Iterator<Item = Arc<Statement>>) {
         match (tag, message::parse(message), message::object(message)) {
             (b'P', Some(parse), _) => {
-                let statement = self.worker.shared.statements.find(parse.tail);
-                if let Some(statement) = statement {
+                if let Some(statement) = known.next() {
                     self.engine.define_now(parse.name, &statement);
                     self.to_client.own(parse_complete);
                 }
@@ -47,14 +49,17 @@ impl Session {
         }
     }
 
-    fn is_parses_only(&self, unit: &Unit) -> bool {
+    /// The statements of a unit's Parse messages, in order; `None` when one is not known or there is more to
+    /// do. They are held from here on: the cache may drop what nobody holds at any time.
+    fn known_parses(&self, unit: &Unit) -> Option<Vec<Arc<Statement>>> {
         let cache = &self.worker.shared.statements;
         let schema = cache.schema();
         let mut names: Vec<&[u8]> = Vec::new();
+        let mut statements = Vec::new();
         let mut bytes = self.from_client.filled().get(..unit.len).unwrap_or_default();
         while !bytes.is_empty() {
-            let Ok(Some(Header { tag, len })) = frontend_header(bytes) else { return false };
-            let Some((message, rest)) = bytes.split_at_checked(len) else { return false };
+            let Header { tag, len } = frontend_header(bytes).ok()??;
+            let (message, rest) = bytes.split_at_checked(len)?;
             let fits = match (tag, message::parse(message)) {
                 (b'S', _) => rest.is_empty(),
                 (b'C', _) => message::object(message).is_some(),
@@ -63,16 +68,17 @@ impl Session {
                     let known =
                         self.engine.statements().get(parse.name).is_some() || names.contains(&parse.name);
                     names.push(parse.name);
-                    (parse.name.is_empty() || !known)
-                        && cache.find(parse.tail).is_some_and(|found| found.is_accepted(schema))
+                    let found = cache.find(parse.tail).filter(|found| found.is_accepted(schema));
+                    statements.extend(found.clone());
+                    (parse.name.is_empty() || !known) && found.is_some()
                 }
                 _ => false,
             };
             if !fits {
-                return false;
+                return None;
             }
             bytes = rest;
         }
-        true
+        Some(statements)
     }
 }
