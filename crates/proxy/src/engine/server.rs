@@ -43,10 +43,8 @@ impl Engine {
         out: &mut Out,
     ) -> Result<ServerStep, Violation> {
         loop {
-            if self.server_rest.is_some() {
-                if !relay_rest(&mut self.server_rest, buf, out) {
-                    return Ok(ServerStep::More(1));
-                }
+            if !relay_rest(&mut self.server_rest, buf, out) {
+                return Ok(ServerStep::More(1));
             }
             let Some(header) = backend_header(buf.filled())? else { return Ok(ServerStep::More(HEADER_LEN)) };
             let whole = buf.filled().len() >= header.len;

@@ -117,7 +117,8 @@ impl Session {
     pub(super) fn abandon(&mut self, backend: Box<Backend>, end: &End) {
         self.client.entry.unbind();
         self.work = None;
-        let deaf = matches!(end, End::NodeLost(_) | End::Fenced { .. } | End::Violation(Violation::Desync(_)));
+        let deaf =
+            matches!(end, End::NodeLost(_) | End::Fenced { .. } | End::Violation(Violation::Desync(_)));
         let busy = self.engine.tracker().owes() && !deaf;
         if !busy {
             return if self.engine.is_settled() { backend.close() } else { drop(backend) };
