@@ -90,9 +90,12 @@ class Pgweir(Peer):
 
     def start(self):
         stage = self.stage
-        # The user that runs it may not be able to reach the build's directory.
-        program = shutil.copy(self.binary, stage.path("pgweir"))
-        os.chmod(program, 0o755)
+        # One copy for the whole run: a build meanwhile must not change what is measured, and the user that runs it may
+        # not be able to reach the build's directory.
+        program = stage.path("pgweir")
+        if not os.path.exists(program):
+            shutil.copy(self.binary, program)
+            os.chmod(program, 0o755)
         weights = self.setup.weights
         nodes = "".join(f"  - {{ hostname: 127.0.0.1, port: {port}, weight: {weight} }}\n"
                         for port, weight in zip(self.cluster.ports, weights))
