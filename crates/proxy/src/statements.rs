@@ -198,13 +198,16 @@ fn cost(tail: &[u8]) -> usize {
     tail.len() + ENTRY_COST
 }
 
+/// A name of the client, and what it stood for.
+type Before = (Box<[u8]>, Option<Arc<Statement>>);
+
 /// What the books said before a message was forwarded.
 #[derive(Debug)]
 struct Undo {
     token: Token,
     /// What a server is asked to accept, and under which schema.
     asked: Option<(Arc<Statement>, Schema)>,
-    client: Option<(Box<[u8]>, Option<Arc<Statement>>)>,
+    client: Option<Before>,
     unnamed: bool,
     /// What a backend is asked to drop.
     dropped: Option<Dropped>,
@@ -221,7 +224,7 @@ pub struct ClientStatements {
     unasked: Vec<StatementId>,
     journaling: bool,
     /// What the names stood for before each change since the journal began.
-    journal: Vec<(Box<[u8]>, Option<Arc<Statement>>)>,
+    journal: Vec<Before>,
 }
 
 impl ClientStatements {
@@ -391,7 +394,7 @@ impl ClientStatements {
 
     fn remember(
         &mut self,
-        client: Option<(Box<[u8]>, Option<Arc<Statement>>)>,
+        client: Option<Before>,
         asked: Option<(Arc<Statement>, Schema)>,
         unnamed: bool,
     ) -> Token {

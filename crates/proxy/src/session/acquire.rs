@@ -161,7 +161,7 @@ impl Session {
         let size = self.config.load().pool_size(database, user);
         let pool = self.worker.shared.pool(node, &self.identity.node_database, user, size);
         self.work = Some(pool.load.work());
-        let backend = self.from_pool(&pool, node, topology).await?;
+        let backend = self.pooled(&pool, node, topology).await?;
         self.lend(backend, node)
     }
 
@@ -184,7 +184,7 @@ impl Session {
         Ok(backend)
     }
 
-    async fn from_pool(
+    async fn pooled(
         &mut self,
         pool: &Arc<Pool>,
         node: &Node,
