@@ -112,6 +112,8 @@ pub struct Engine {
     tracker: Tracker,
     statements: ClientStatements,
     settings: book::SettingsBook,
+    /// Changes of parameters that the client was told of since its login.
+    told: Parameters,
     client_rest: Option<Rest>,
     server_rest: Option<Rest>,
     pin: Option<PinReason>,

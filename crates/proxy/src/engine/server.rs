@@ -54,7 +54,10 @@ impl Engine {
             let message = buf.at(buf.position(), header.len);
             let push = self.tracker.next_push().unwrap_or_default();
             let status = message::ready_status(message).filter(|_| header.tag == b'Z');
-            let fate = self.tracker.on_server(header.tag, status)?;
+            let mut fate = self.tracker.on_server(header.tag, status)?;
+            if header.tag == b'S' {
+                fate = self.told(fate, message);
+            }
             let failed = self.look_into(header.tag, message, books, watch);
             self.follow_settings((header.tag, fate, push), message, books);
             if header.tag == b'E' && self.moving.is_some() {
@@ -78,6 +81,19 @@ impl Engine {
                 return Ok(ServerStep::Settled);
             }
         }
+    }
+
+    /// A parameter's change that settings of ours made is the client's as well when it was told another value
+    /// before: a reset passes by with the server's default, and its own start-up value is set behind it.
+    fn told(&mut self, fate: Fate, message: &[u8]) -> Fate {
+        let Some((name, value)) = message::parameter_status(message) else { return fate };
+        let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
+        let known = self.told.get(&name).is_some_and(|told| told != value);
+        if fate == Fate::Swallow && !known {
+            return Fate::Swallow;
+        }
+        self.told.set(&name, &value);
+        Fate::Pass
     }
 
     /// What the books and the metrics learn from a message. An error of our own set-up is given back.

@@ -110,3 +110,24 @@ fn deallocate_of_a_parsed_statement_needs_nothing_that_can_fail() {
     assert_eq!(pair.server(&[ours, answer.clone()].concat(), 1000), answer);
     assert!(pair.engine.is_free() && pair.engine.statements().is_empty());
 }
+
+#[test]
+fn a_client_that_was_told_of_a_reset_is_told_what_it_has_instead() {
+    let report = |value: &str| message('S', format!("DateStyle\0{value}\0").as_bytes());
+    let mut pair = Pair::primary();
+    pair.engine.start_settings(Arc::new(Settings::new([("DateStyle".to_owned(), "German".to_owned())])));
+    let set = [message('C', b"SELECT 1\0"), report("German, DMY"), z('I')].concat();
+    let done = [message('C', b"SELECT 1\0"), z('I')].concat();
+    pair.client(&q("SELECT 1"), 1000);
+    assert_eq!(pair.server(&[set.clone(), done.clone()].concat(), 1000), done, "as it was told at its login");
+    pair.client(&q("DISCARD ALL"), 1000);
+    let reset = [message('C', b"DISCARD ALL\0"), report("ISO, MDY"), z('I')].concat();
+    assert_eq!(pair.server(&reset, 1000), reset);
+    assert!(pair.client(&q("SELECT 1"), 1000).len() > q("SELECT 1").len());
+    let told = [report("German, DMY"), done.clone()].concat();
+    assert_eq!(pair.server(&[set.clone(), done.clone()].concat(), 1000), told);
+    // And no more, when another backend is brought to the same.
+    pair.books = Books::default();
+    pair.client(&q("SELECT 1"), 1000);
+    assert_eq!(pair.server(&[set, done.clone()].concat(), 1000), done);
+}
