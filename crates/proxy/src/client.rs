@@ -1,7 +1,10 @@
 //! From an accepted connection to a session: login, limits, cancel requests, the admin database.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -15,7 +18,7 @@ use crate::connect::{Keepalive, credentials, send_cancel};
 use crate::console_session;
 use crate::listener::Accepted;
 use crate::login::{LoggedIn, LoginContext, LoginError, Outcome, login};
-use crate::registry::{Names, Registered};
+use crate::registry::{Flag, Names, Registered};
 use crate::session::{Identity, Session};
 use crate::settings::Settings;
 use crate::shared::{ClientCount, Shared, Worker};
@@ -48,7 +51,11 @@ async fn serve(worker: Arc<Worker>, stream: Stream, registered: Registered) {
     let config = shared.deps.config.load();
     let peer = registered.entry.peer;
     let context = LoginContext { config: &config, authenticator: &shared.authenticator, peer };
-    match Box::pin(login(stream, &context)).await {
+    let Some(outcome) = unless_shut_down(&registered, Box::pin(login(stream, &context))).await else {
+        tracing::debug!(client = registered.entry.id, peer = %peer, "connection closed during login: shutting down");
+        return;
+    };
+    match outcome {
         Ok(Outcome::Cancel { stream, pid, secret }) => {
             drop(registered);
             cancel(&shared, pid, &secret).await;
@@ -57,6 +64,20 @@ async fn serve(worker: Arc<Worker>, stream: Stream, registered: Registered) {
         Ok(Outcome::LoggedIn(logged_in)) => enter(worker, registered, *logged_in, &config).await,
         Err(error) => refused(&shared, &registered, &error),
     }
+}
+
+/// Waits for a login; a shutdown waits for nobody who may never log in.
+async fn unless_shut_down<T>(
+    registered: &Registered,
+    mut login: Pin<Box<impl Future<Output = T>>>,
+) -> Option<T> {
+    std::future::poll_fn(|cx| match login.as_mut().poll(cx) {
+        Poll::Pending if registered.entry.is_raised(Flag::Kill, cx) || registered.entry.has(Flag::Drain) => {
+            Poll::Ready(None)
+        }
+        polled => polled.map(Some),
+    })
+    .await
 }
 
 fn refused(shared: &Shared, registered: &Registered, error: &LoginError) {
