@@ -7,6 +7,7 @@
 
 pub mod core;
 pub mod event;
+pub mod freshness;
 mod member;
 pub mod observation;
 #[cfg(test)]
@@ -21,5 +22,6 @@ pub use event::{
     Action, CheckPolicy, Event, Evidence, Facts, Failback, Insist, Lsn, NodeReport, NodeSpec, OnFailure,
     Reason, Record, Refusal, RoleSource, Settings,
 };
+pub use freshness::{Freshness, Yardstick};
 pub use observation::{ConnectFailure, Observation};
 pub use topology::{Epoch, Moment, Node, NodeId, NodeState, Role, Topology};
