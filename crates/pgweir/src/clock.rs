@@ -17,6 +17,11 @@ impl Clock {
         Self { started: Instant::now(), started_at: SystemTime::now() }
     }
 
+    /// What moments count from.
+    pub(crate) fn started(&self) -> Instant {
+        self.started
+    }
+
     /// Now.
     pub(crate) fn now(&self) -> Moment {
         Moment(self.started.elapsed())

@@ -20,6 +20,7 @@ mod reload;
 mod remote;
 mod route;
 mod run;
+mod sampler;
 mod signals;
 mod specs;
 mod status;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use admin::view::{ProcessState, Shutdown};
 use admin::{AdminConsole, AdminView};
 use anyhow::Context;
-use cluster::{Core, NodeReport, NodeState, Topology};
+use cluster::{Core, Freshness, NodeReport, NodeState, Topology};
 use config::Config;
 use proxy::{Deps, Proxy, ShutdownMode};
 use telemetry::logging::{self, Logging};
@@ -26,6 +26,7 @@ use crate::control::{self, Already, Command, Control};
 use crate::pid_file::PidFile;
 use crate::probes::{Probes, Wakes};
 use crate::reload::Reloader;
+use crate::sampler;
 use crate::signals::{Asked, Signals};
 use crate::stopping::{Step, Stopping};
 use crate::view::View;
@@ -84,6 +85,8 @@ struct Shared {
     state: Published<ProcessState>,
     metrics: Arc<Metrics>,
     proxy: Arc<OnceLock<Arc<Proxy>>>,
+    freshness: Published<Freshness>,
+    wish: sampler::Wish,
 }
 
 impl Start<'_> {
@@ -98,6 +101,8 @@ impl Start<'_> {
             reports: Published::new(core.reports()),
             state: Published::new(ProcessState::Active),
             proxy: Arc::default(),
+            freshness: Published::new(Freshness::default()),
+            wish: Arc::default(),
             config: Published::new(config),
             metrics,
         };
@@ -171,6 +176,9 @@ impl Start<'_> {
             console: Arc::new(AdminConsole::new(view, Arc::new(control))),
             observe: Arc::new(move |observation| cluster.observe(observation)),
             metrics: Arc::clone(&shared.metrics),
+            started: self.clock.started(),
+            freshness: shared.freshness.clone(),
+            want_fresh: sampler::wish(&shared.wish),
         };
         let proxy = Proxy::start(deps, &self.tasks)?;
         // Set once, here: the start happens once.

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Instant;
 
-use cluster::{Node, Observation, Topology};
+use cluster::{Freshness, Moment, Node, Observation, Topology};
 use config::Config;
 use parking_lot::Mutex;
 use protocol::console::Console;
@@ -42,6 +43,19 @@ pub struct Deps {
     pub observe: Observe,
     /// Counts.
     pub metrics: Arc<Metrics>,
+    /// Moments count from here.
+    pub started: Instant,
+    /// Up to when each standby shows everything.
+    pub freshness: Published<Freshness>,
+    /// A session waits for that to advance; may be called often, never blocks.
+    pub want_fresh: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Deps {
+    /// Now, as [`Freshness`] counts.
+    pub(crate) fn now(&self) -> Moment {
+        Moment(self.started.elapsed())
+    }
 }
 
 /// What all sessions share.
