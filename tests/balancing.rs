@@ -12,21 +12,26 @@ fn cluster(standbys: usize) -> Result<Cluster> {
 /// `total` autocommit reads over 8 long connections, half of them by the extended protocol; share of
 /// each node in percent.
 fn shares(weir: &Pgweir, total: usize) -> Result<BTreeMap<String, f64>> {
-    const CLIENTS: usize = 8;
+    shares_of(weir, total, 8)
+}
+
+fn shares_of(weir: &Pgweir, total: usize, clients: usize) -> Result<BTreeMap<String, f64>> {
     let port = weir.port();
+    let each = total / clients;
     let read = move || -> Result<Vec<String>> {
         let mut client = RawClient::bench(port)?;
         let read = |n: usize| {
             if n.is_multiple_of(2) { client.scalar(WHERE) } else { client.scalar_extended(WHERE, &[]) }
         };
-        (0..total / CLIENTS).map(read).collect()
+        (0..each).map(read).collect()
     };
     let mut counts = BTreeMap::new();
     std::thread::scope(|scope| -> Result<()> {
-        let all: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(read)).collect();
+        let all: Vec<_> = (0..clients).map(|_| scope.spawn(read)).collect();
         for one in all {
             let nodes = one.join().expect("a client panicked")?;
-            nodes.into_iter().for_each(|node| *counts.entry(node).or_insert(0.0) += 100.0 / total as f64);
+            let one = 100.0 / (each * clients) as f64;
+            nodes.into_iter().for_each(|node| *counts.entry(node).or_insert(0.0) += one);
         }
         Ok(())
     })?;
@@ -42,10 +47,11 @@ fn near(shares: &BTreeMap<String, f64>, node: &str, wanted: f64) -> Result<()> {
 #[test]
 fn rw_22_reads_are_shared_by_weight() -> Result<()> {
     let cluster = cluster(2)?;
-    for method in ["least_outstanding", "random", "round_robin"] {
+    for method in ["least_outstanding", "least_connections", "random", "round_robin"] {
         let options = PgweirOptions::yaml(&format!("load_balance: {method}")).weights(&[0, 1, 3]);
         let weir = Pgweir::start_with(&cluster, &options)?;
         let shares = shares(&weir, 4000)?;
+        println!("{method}: {shares:?}");
         near(&shares, "n1", 25.0).and_then(|()| near(&shares, "n2", 75.0)).map_err(|e| e.context(method))?;
         near(&shares, "n0", 0.0)?;
     }
@@ -60,6 +66,58 @@ fn rw_22_the_primary_takes_reads_by_its_weight() -> Result<()> {
     near(&shares, "n0", 50.0)?;
     near(&shares, "n1", 25.0)?;
     near(&shares, "n2", 25.0)
+}
+
+#[test]
+fn rw_22_the_weights_hold_at_any_concurrency() -> Result<()> {
+    let cluster = cluster(2)?;
+    for method in ["least_outstanding", "least_connections"] {
+        let options = PgweirOptions::yaml(&format!("load_balance: {method}")).weights(&[0, 1, 3]);
+        let weir = Pgweir::start_with(&cluster, &options)?;
+        for clients in [1, 2, 8, 32] {
+            let shares = shares_of(&weir, 10_000, clients)?;
+            println!("{method}, {clients} clients: {shares:?}");
+            let what = format!("{method}, {clients} clients");
+            near(&shares, "n1", 25.0)
+                .and_then(|()| near(&shares, "n2", 75.0))
+                .map_err(|e| e.context(what))?;
+            near(&shares, "n0", 0.0)?;
+        }
+    }
+    Ok(())
+}
+
+/// A node whose reads take far longer gets fewer of them, once that has lasted for a while.
+#[test]
+fn a_slow_standby_gets_less_than_its_weight() -> Result<()> {
+    let cluster = cluster(2)?;
+    let slow = "SELECT current_setting('cluster_name') \
+                FROM pg_sleep(CASE current_setting('cluster_name') WHEN 'n1' THEN 0.02 ELSE 0.004 END)";
+    let mut slow_share = BTreeMap::new();
+    for method in ["least_outstanding", "round_robin"] {
+        let options = PgweirOptions::yaml(&format!("load_balance: {method}"));
+        let weir = Pgweir::start_with(&cluster, &options)?;
+        let port = weir.port();
+        let read = move || -> Result<f64> {
+            let mut client = RawClient::bench(port)?;
+            let mut met = 0.0;
+            for _ in 0..400 {
+                client.scalar(slow)?;
+            }
+            for _ in 0..150 {
+                met += f64::from(u8::from(client.scalar(slow)? == "n1"));
+            }
+            Ok(met / 150.0)
+        };
+        let met: f64 = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(read)).collect();
+            all.into_iter().map(|one| one.join().expect("a client panicked")).sum::<Result<f64>>()
+        })?;
+        slow_share.insert(method, met / 8.0);
+    }
+    println!("{slow_share:?}");
+    ensure!(slow_share["least_outstanding"] < 0.33 && slow_share["round_robin"] > 0.45, "{slow_share:?}");
+    Ok(())
 }
 
 #[test]
