@@ -355,7 +355,7 @@ fn rw_16_statements_that_nobody_understands() -> Result<()> {
     for extended in [false, true] {
         let (ran, state) = tracer.run("FOO BAR", extended)?;
         assert_eq!((ran, state.as_str()), (0, "42601"));
-        let (ran, state) = tracer.run("SELECT 1 @@@ 2", extended)?;
+        let (ran, state) = tracer.run("SELECT 1 <#@#> 2", extended)?;
         assert_eq!((ran, state.as_str()), (0, "42883"));
     }
     let replies = tracer.client.talk(&msgs().Q("SELECT FROM WHERE"))?;
