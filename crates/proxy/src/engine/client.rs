@@ -43,6 +43,10 @@ impl Engine {
             if self.waits_for_reset(header.tag) {
                 return Ok(ClientStep::Hold);
             }
+            if header.tag != b'X' && self.skips_locally(header.tag) {
+                self.drop_message(header.len);
+                continue;
+            }
             match self.gate(buf.filled(), env)? {
                 Pass::Go => {}
                 Pass::More(need) => return Ok(ClientStep::More(need)),
@@ -58,6 +62,9 @@ impl Engine {
             self.prepare_unit(books, outs.server);
             if let Some(need) = self.message(env, books, buf, outs, header)? {
                 return Ok(ClientStep::More(need));
+            }
+            if let Some(step) = self.take_local_step() {
+                return Ok(step);
             }
             self.gate.passed(header.len);
         }
@@ -82,6 +89,9 @@ impl Engine {
             b'D' | b'C' => self.object(env, books, buf, outs.server, header),
             b'E' => {
                 let portal = message::portal(buf.at(buf.position(), header.len)).unwrap_or_default();
+                if self.is_local_portal(portal, outs.server) {
+                    return Ok(None);
+                }
                 self.settings.execute(Push(self.tracker.last_push().0 + 1), portal);
                 self.ask(Ask::Execute, buf, outs.server, header);
             }
@@ -154,6 +164,9 @@ impl Engine {
             None if buf.filled().len() < header.len => return Some(header.len),
             None => query_verdict(buf.at(buf.position(), header.len), env),
         };
+        if self.is_local_query(&verdict, out) {
+            return None;
+        }
         env.watch.statement(&verdict);
         let (verdict, op) = if may_change_settings(&verdict) && buf.filled().len() >= header.len {
             with_op(verdict, message::query_text(buf.at(buf.position(), header.len)), env)

@@ -10,6 +10,7 @@
 mod book;
 mod client;
 mod gate;
+mod local;
 mod prepare;
 mod scan;
 mod server;
@@ -95,6 +96,8 @@ pub enum ClientStep {
     More(usize),
     /// What follows must wait until the backend has answered.
     Hold,
+    /// The message at the front is for pgweir to answer, now.
+    Local,
     /// The client says goodbye.
     Terminate,
 }
@@ -118,6 +121,7 @@ pub struct Engine {
     server_rest: Option<Rest>,
     pin: Option<PinReason>,
     gate: gate::Gate,
+    local: local::Local,
     /// Extended messages since the last Sync.
     in_batch: bool,
     /// The verdict on the Query that comes next, from the scan.
@@ -247,6 +251,7 @@ impl Engine {
         self.fatal = None;
         self.resets = false;
         self.moving = None;
+        self.in_batch = false;
         self.gate =
             gate::Gate::new(on_standby, unit.len, !begin.is_empty() || unit.verdict.tx != TxControl::None);
         self.known = (unit.boundary == Boundary::Query && !unit.extended).then_some(unit.verdict);

@@ -7,7 +7,7 @@ use bytes::BufMut;
 use protocol::frame::Header;
 use protocol::message::{self, Object, TxStatus, View};
 use protocol::tracker::{Ask, Owner, Token};
-use router::StatementKind;
+use router::{Effect, StatementKind};
 
 use super::client::{ClientOuts, may_change_results, may_change_settings, with_op};
 use super::{Books, Engine, Env, put_query};
@@ -60,6 +60,10 @@ impl Engine {
             return self.ask(Ask::Parse(NO_TOKEN), buf, outs.server, header);
         };
         let statement = env.cache.intern(parse.tail, || (env.classify)(parse.sql));
+        let is_new = parse.name.is_empty() || self.statements.get(parse.name).is_none();
+        if is_new && self.is_local(&statement.verdict(), outs.server) {
+            return;
+        }
         if parse.name.is_empty() {
             let token = self.statements.define(b"", &statement, Some(env.schema));
             books.prepared.set_unnamed(Some((statement.id(), env.schema)));
@@ -140,9 +144,22 @@ impl Engine {
             }
             View::Ready(bind) => bind,
         };
+        let known = self.statements.get(bind.statement).cloned();
+        if let Some(statement) =
+            known.as_ref().filter(|statement| statement.verdict().effect == Effect::Console)
+        {
+            if seen.len() < header.len {
+                return Some(header.len);
+            }
+            if self.is_local(&statement.verdict(), out) {
+                return None;
+            }
+        }
+        if self.has_local_portals() {
+            self.bound_locally(bind.portal, false);
+        }
         self.in_batch = true;
         self.gate.bound = true;
-        let known = self.statements.get(bind.statement).cloned();
         let mut op = None;
         if let Some(statement) = &known {
             let mut verdict = statement.verdict();
@@ -209,8 +226,14 @@ impl Engine {
         let object = message::object(buf.at(buf.position(), header.len));
         let named = match object {
             Some(Object::Statement(name)) => Some((name, self.statements.get(name).cloned())),
+            Some(Object::Portal(portal)) if self.is_local_portal(portal, out) => return,
             _ => None,
         };
+        if let Some((_, Some(statement))) = &named
+            && self.is_local(&statement.verdict(), out)
+        {
+            return;
+        }
         match (header.tag, named) {
             (b'D', Some((name, Some(statement)))) if name.is_empty() => {
                 self.ensure_unnamed(env, books, out, &statement);

@@ -119,6 +119,7 @@ impl Engine {
     }
 
     fn on_ready(&mut self, watch: &dyn Watch) {
+        self.local_ready();
         // Others see it at the commit, this session at once.
         if self.ddl {
             watch.schema_changed();

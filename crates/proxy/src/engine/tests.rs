@@ -1,4 +1,5 @@
 mod again;
+mod local;
 mod order;
 
 use std::cell::RefCell;
@@ -135,6 +136,18 @@ impl Pair {
             sent.extend(self.to_server.bytes(&self.from_client));
             self.to_server.clear();
         }
+        sent
+    }
+
+    /// What the server gets when the client's bytes are looked at again.
+    fn poke(&mut self) -> Vec<u8> {
+        let step = self.on_env(|pair, env| {
+            let mut outs = ClientOuts { server: &mut pair.to_server, client: &mut pair.to_client };
+            pair.engine.client(env, &mut pair.books, &mut pair.from_client, &mut outs)
+        });
+        self.step = Some(step.unwrap());
+        let sent = self.to_server.bytes(&self.from_client);
+        self.to_server.clear();
         sent
     }
 

@@ -1,28 +1,29 @@
-//! Units that pgweir answers itself, in an ordinary session: `SHOW POOL_NODES` and its kin.
+//! What pgweir answers itself, in an ordinary session: `SHOW POOL_NODES` and its kin.
+//!
+//! A unit of nothing else needs no backend; between other messages, and inside of transactions, they are
+//! answered one by one in their places. An error of theirs does not fail the server's transaction.
 
+use std::sync::Arc;
+
+use bytes::BytesMut;
 use protocol::console::{Caller, Context, Next, Status};
 use protocol::frame::{HEADER_LEN, frontend_header};
-use protocol::message::TxStatus;
+use protocol::message::{self, Object, TxStatus, View};
 
 use super::{End, Session};
 use crate::engine::{Boundary, Unit, Violation};
+use crate::statements::put_header;
 
 impl Session {
     /// Runs the unit at the front of the client's buffer on the console.
     pub(super) async fn answer_locally(&mut self, unit: Unit) -> Result<(), End> {
-        let caller = self.caller();
         let status = self.status();
         let mut left = unit.len;
         while left > 0 {
-            let header = frontend_header(self.from_client.filled()).map_err(Violation::from)?;
-            let Some(header) = header.filter(|header| self.from_client.filled().len() >= header.len) else {
-                return Err(End::Terminated);
-            };
-            let message = self.from_client.filled().get(..header.len).unwrap_or_default().to_vec();
-            self.from_client.consume(header.len);
-            left = left.saturating_sub(header.len);
-            if !feed(self, &caller, status, header.tag, message.get(HEADER_LEN..).unwrap_or_default()).await {
-                return Err(End::Terminated);
+            let (tag, len) = self.answer_message(status).await?;
+            left = left.saturating_sub(len);
+            if status == TxStatus::Idle && matches!(tag, b'S' | b'Q') {
+                self.engine.end_local_portals();
             }
         }
         if unit.boundary == Boundary::Query {
@@ -30,9 +31,120 @@ impl Session {
         }
         if self.local.is_skipping() {
             self.skip_to_sync = true;
-            self.local = protocol::console::LocalServer::new();
+            self.end_local_batch();
         }
         self.flush().await
+    }
+
+    /// Answers the message at the front of the client's buffer; the backend has nothing left to say.
+    pub(super) async fn answer_in_relay(&mut self) -> Result<(), End> {
+        let status = self.engine.status();
+        let (tag, len) = self.answer_message(status).await?;
+        self.taken(len);
+        self.engine.passed_locally(tag, len);
+        if tag == b'Q' {
+            self.engine.drop_unnamed();
+        }
+        if self.local.is_skipping() {
+            self.engine.failed_locally();
+            self.end_local_batch();
+        }
+        Ok(())
+    }
+
+    /// Gives the tag and the length of what was answered.
+    async fn answer_message(&mut self, status: TxStatus) -> Result<(u8, usize), End> {
+        let header = frontend_header(self.from_client.filled()).map_err(Violation::from)?;
+        let Some(header) = header.filter(|header| self.from_client.filled().len() >= header.len) else {
+            return Err(End::Terminated);
+        };
+        let message = self.from_client.filled().get(..header.len).unwrap_or_default().to_vec();
+        self.from_client.consume(header.len);
+        let caller = self.caller();
+        let begun = self.local.is_skipping() || self.begin_message(&caller, header.tag, &message);
+        let body = message.get(HEADER_LEN..).unwrap_or_default();
+        if begun && !feed(self, &caller, status, header.tag, body).await {
+            return Err(End::Terminated);
+        }
+        if !self.local.is_skipping() {
+            self.note_message(header.tag, &message);
+        }
+        Ok((header.tag, header.len))
+    }
+
+    /// Lets the console's server know what the client's books know of the statement that `message` names, and
+    /// nothing else; false when it refuses it, which the client has been told.
+    fn begin_message(&mut self, caller: &Caller, tag: u8, message: &[u8]) -> bool {
+        if matches!(tag, b'P' | b'B') && !self.engine.has_local_portals() {
+            self.end_local_batch();
+        }
+        let name = match tag {
+            b'P' => message::parse(message).map(|parse| parse.name),
+            b'B' | b'D' => statement_name(tag, message),
+            _ => None,
+        };
+        let Some(name) = name else { return true };
+        let known = self.engine.statements().get(name).filter(|_| tag != b'P' || !name.is_empty()).cloned();
+        let mut close = BytesMut::new();
+        put_header(&mut close, b'C', name.len() + 2);
+        close.extend_from_slice(b"S");
+        close.extend_from_slice(name);
+        close.extend_from_slice(b"\0");
+        self.feed_silently(caller, b'C', &close);
+        let Some(known) = known else { return true };
+        let mut parse = BytesMut::new();
+        if tag == b'P' {
+            // Whatever it stands for: the name is taken.
+            put_header(&mut parse, b'P', name.len() + 4);
+            parse.extend_from_slice(name);
+            parse.extend_from_slice(b"\0\0\0\0");
+        } else {
+            known.put_parse(&mut parse, name);
+        }
+        let said = self.feed_silently(caller, b'P', &parse);
+        if self.local.is_skipping() {
+            self.to_client.own(|own| own.extend_from_slice(&said));
+        }
+        !self.local.is_skipping()
+    }
+
+    /// Keeps the client's books about a message that was answered.
+    fn note_message(&mut self, tag: u8, message: &[u8]) {
+        match (tag, message::object(message)) {
+            (b'P', _) => {
+                if let Some(parse) = message::parse(message) {
+                    let (worker, options) = (&self.worker, &self.parse);
+                    let statements = &worker.shared.statements;
+                    let statement = statements.intern(parse.tail, || worker.classify(parse.sql, options));
+                    self.engine.define_now(parse.name, &statement);
+                }
+            }
+            (b'B', _) => {
+                if let View::Ready(bind) = message::bind(message, message.len()) {
+                    self.engine.bound_locally(bind.portal, true);
+                }
+            }
+            (b'C', Some(Object::Statement(name))) => self.engine.close_now(name),
+            (b'C', Some(Object::Portal(portal))) => self.engine.bound_locally(portal, false),
+            _ => {}
+        }
+    }
+
+    /// The console's server forgets its portals, and an error that waits for Sync.
+    fn end_local_batch(&mut self) {
+        let caller = self.caller();
+        self.feed_silently(&caller, b'S', b"S\0\0\0\x04");
+    }
+
+    /// Feeds a whole message of ours; gives what the client is not told.
+    fn feed_silently(&mut self, caller: &Caller, tag: u8, message: &[u8]) -> BytesMut {
+        let console = Arc::clone(&self.worker.shared.deps.console);
+        let status = Status::Session(TxStatus::Idle.as_byte());
+        let context = Context { console: &*console, caller, status };
+        let mut said = BytesMut::new();
+        // None of these runs anything.
+        let _ = self.local.feed(&context, tag, message.get(HEADER_LEN..).unwrap_or_default(), &mut said);
+        said
     }
 
     fn caller(&mut self) -> Caller {
@@ -68,5 +180,16 @@ async fn feed(session: &mut Session, caller: &Caller, status: TxStatus, tag: u8,
             Next::Wait => return true,
             _ => return false,
         }
+    }
+}
+
+fn statement_name(tag: u8, message: &[u8]) -> Option<&[u8]> {
+    match (tag, message::object(message)) {
+        (b'B', _) => match message::bind(message, message.len()) {
+            View::Ready(bind) => Some(bind.statement),
+            _ => None,
+        },
+        (_, Some(Object::Statement(name))) => Some(name),
+        _ => None,
     }
 }

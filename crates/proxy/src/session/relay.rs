@@ -93,6 +93,8 @@ struct Relay {
     held: bool,
     /// The client has said goodbye, or its stream has ended.
     leaving: Option<Leaving>,
+    /// The message at the front of the client's buffer is for us to answer.
+    local: bool,
     deadline: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
 }
 
@@ -130,12 +132,22 @@ impl Session {
             };
             let node = backend.node;
             let mut relay = self.begin_relay(backend, &unit, reason);
-            let relayed = std::future::poll_fn(|cx| self.poll_relay(&mut relay, cx)).await;
+            let relayed = self.relay(&mut relay).await;
             let staying = relay.leaving.is_none();
             match self.end_relay(relay, relayed).await {
                 Err(end) if staying => self.take_back(target, node, end, &mut losses)?,
                 ended => return ended,
             }
+        }
+    }
+
+    async fn relay(&mut self, relay: &mut Relay) -> Result<(), End> {
+        loop {
+            std::future::poll_fn(|cx| self.poll_relay(relay, cx)).await?;
+            if !std::mem::take(&mut relay.local) {
+                return Ok(());
+            }
+            Box::pin(self.answer_in_relay()).await?;
         }
     }
 
@@ -162,6 +174,7 @@ impl Session {
             server_need: HEADER_LEN,
             held: false,
             leaving: None,
+            local: false,
             deadline: None,
         }
     }
@@ -191,6 +204,9 @@ impl Session {
                 return Poll::Ready(Err(end));
             }
             let mut moved = self.poll_client(relay, cx)?;
+            if relay.local {
+                return Poll::Ready(Ok(()));
+            }
             moved |= self.poll_server(relay, cx)?;
             if relay.has_begun()
                 && self.engine.is_free()
@@ -291,7 +307,7 @@ impl Session {
         if !self.to_server.is_empty() && !self.poll_flush_server(relay, cx)? {
             return Ok(false);
         }
-        if relay.leaving.is_some() || (relay.held && self.engine.is_waiting()) {
+        if relay.leaving.is_some() || self.must_wait(relay) {
             return Ok(false);
         }
         relay.held = false;
@@ -308,6 +324,12 @@ impl Session {
         }
         self.forward_client(relay)?;
         Ok(true)
+    }
+
+    /// Whether what the client sent next must stay where it is. A server that is to be sent COPY data waits
+    /// for the client itself.
+    fn must_wait(&self, relay: &Relay) -> bool {
+        relay.held && self.engine.is_waiting() && !self.engine.tracker().in_copy()
     }
 
     fn poll_flush_server(&mut self, relay: &mut Relay, cx: &mut Context<'_>) -> Result<bool, End> {
@@ -340,6 +362,7 @@ impl Session {
         match step {
             ClientStep::More(need) => relay.client_need = need,
             ClientStep::Hold => relay.held = true,
+            ClientStep::Local => relay.local = true,
             ClientStep::Terminate => relay.leaving = Some(Leaving::Terminated),
         }
         Ok(())
