@@ -33,6 +33,8 @@ pub(super) enum Refusal {
     NoPrimary,
     /// No node is up.
     NoNode,
+    /// The nodes that are up are not known to show what the session has written.
+    Stale,
     /// All backends of the pool are taken.
     Busy {
         /// The node.
@@ -60,6 +62,11 @@ impl ClientFacing for Refusal {
             Self::NoPrimary => PgError::error(SqlState::CANNOT_CONNECT_NOW, "no primary node is available")
                 .with_detail("No node that is up accepts writes.")
                 .with_hint("Reads go on if a standby is up. SHOW POOL_NODES tells the state of the nodes."),
+            Self::Stale => PgError::error(
+                SqlState::CANNOT_CONNECT_NOW,
+                "no node that is alive is known to show what this session has written",
+            )
+            .with_hint("Try again; or allow older reads with consistency: eventual."),
             Self::NoNode => PgError::error(SqlState::CANNOT_CONNECT_NOW, "no node is alive")
                 .with_hint("SHOW POOL_NODES tells the state of the nodes."),
             Self::Busy { node, database, user, size, waited } => PgError::error(
@@ -120,9 +127,12 @@ impl Session {
         target: Target,
         lost: &[NodeId],
     ) -> Result<Box<Backend>, Interrupt> {
-        let mut excluded = lost.to_vec();
+        let topology = Arc::clone(self.topology.load());
+        let mut excluded = self.stale_nodes(&topology, target);
+        let stale = excluded.len();
+        excluded.extend_from_slice(lost);
         let mut last = None;
-        while excluded.len() < MAX_ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let topology = Arc::clone(self.topology.load());
             let Some(node) = self.pick(&topology, target, &excluded) else { break };
             match self.acquire_on(node, &topology).await {
@@ -133,9 +143,12 @@ impl Session {
                 done => return done,
             }
         }
-        Err(last
-            .unwrap_or(if target == Target::Primary { Refusal::NoPrimary } else { Refusal::NoNode })
-            .into())
+        let none = match target {
+            Target::Primary => Refusal::NoPrimary,
+            _ if stale > 0 => Refusal::Stale,
+            _ => Refusal::NoNode,
+        };
+        Err(last.unwrap_or(none).into())
     }
 
     pub(super) fn pick<'t>(

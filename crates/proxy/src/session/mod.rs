@@ -9,6 +9,7 @@
 mod acquire;
 mod again;
 mod end;
+mod fresh;
 mod greet;
 mod lazy;
 mod lazy_batch;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use cluster::Topology;
+use cluster::{Freshness, Moment, Topology};
 use config::{Config, PoolMode};
 use protocol::auth::Credentials;
 use protocol::console::LocalServer;
@@ -67,6 +68,9 @@ pub(crate) struct Session {
     identity: Identity,
     config: Reader<Config>,
     topology: Reader<Topology>,
+    freshness: Reader<Freshness>,
+    /// When the client was told that its last write is done, until every standby shows it.
+    last_write: Option<Moment>,
     mode: PoolMode,
     parse: ParseOptions,
     engine: Engine,
@@ -96,6 +100,7 @@ impl Session {
         let mut config = worker.shared.deps.config.reader();
         let mode = config.load().pool_mode(&identity.database, &identity.user);
         let topology = worker.shared.deps.topology.reader();
+        let freshness = worker.shared.deps.freshness.reader();
         Self {
             parse: ParseOptions { standard_conforming_strings: true, ..parse_options(config.load()) },
             worker,
@@ -104,6 +109,8 @@ impl Session {
             identity,
             config,
             topology,
+            freshness,
+            last_write: None,
             mode,
             engine: Engine::default(),
             local: LocalServer::new(),

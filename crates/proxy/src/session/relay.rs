@@ -4,6 +4,7 @@
 //! direction does not read while its last write is pending, so a slow reader slows the sender, at the
 //! cost of one buffer.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use protocol::error::Severity;
 use protocol::frame::HEADER_LEN;
 use protocol::message::TxStatus;
 use protocol::sqlstate::SqlState;
-use router::{Reason, Verdict};
+use router::{Access, Reason, Verdict};
 use telemetry::metrics::{Kind, NodeMetrics};
 
 use super::acquire::{Interrupt, Refusal};
@@ -33,10 +34,12 @@ struct Counting {
     shared: Arc<Shared>,
     reason: Reason,
     read_only: Option<Observation>,
+    wrote: Cell<bool>,
 }
 
 impl Watch for Counting {
     fn statement(&self, verdict: &Verdict) {
+        self.wrote.set(self.wrote.get() | (verdict.access == Access::Write));
         if let Some(node) = &self.node {
             node.statement(kind(verdict), self.reason as usize);
         }
@@ -165,6 +168,7 @@ impl Session {
             node: backend.entry.metrics().map(Arc::clone),
             shared: Arc::clone(&self.worker.shared),
             reason,
+            wrote: Cell::new(false),
             read_only: (!on_standby).then_some(Observation::ReadOnly { node: backend.node, epoch }),
         };
         Relay {
@@ -186,6 +190,9 @@ impl Session {
         let Err(end) = relayed else {
             self.disarm();
             self.skip_to_sync |= self.engine.take_failed_move();
+            if relay.watch.wrote.get() {
+                self.has_written();
+            }
             self.give_back(backend).await;
             return Ok(());
         };
