@@ -5,7 +5,7 @@
 
 use crate::builtins;
 use crate::lexer::{Kind, Token};
-use crate::verdict::PinReason;
+use crate::verdict::{Misroute, PinReason};
 
 /// Whether a standby may run a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -124,6 +124,53 @@ pub(crate) fn pin_of(name: &[u8]) -> Option<PinReason> {
     }
 }
 
+/// Built-in functions that a standby runs with a wrong effect, beside `pg_stat_reset*`; sorted.
+const SILENT: &[&str] = &[
+    "lo_export",
+    "pg_advisory_lock",
+    "pg_advisory_lock_shared",
+    "pg_advisory_unlock",
+    "pg_advisory_unlock_all",
+    "pg_advisory_unlock_shared",
+    "pg_advisory_xact_lock",
+    "pg_advisory_xact_lock_shared",
+    "pg_backup_start",
+    "pg_backup_stop",
+    "pg_cancel_backend",
+    "pg_copy_logical_replication_slot",
+    "pg_copy_physical_replication_slot",
+    "pg_create_logical_replication_slot",
+    "pg_create_physical_replication_slot",
+    "pg_drop_replication_slot",
+    "pg_export_snapshot",
+    "pg_log_backend_memory_contexts",
+    "pg_logical_slot_get_binary_changes",
+    "pg_logical_slot_get_changes",
+    "pg_promote",
+    "pg_reload_conf",
+    "pg_replication_slot_advance",
+    "pg_rotate_logfile",
+    "pg_rotate_logfile_old",
+    "pg_sync_replication_slots",
+    "pg_terminate_backend",
+    "pg_try_advisory_lock",
+    "pg_try_advisory_lock_shared",
+    "pg_try_advisory_xact_lock",
+    "pg_try_advisory_xact_lock_shared",
+    "pg_wal_replay_pause",
+    "pg_wal_replay_resume",
+    "setseed",
+];
+
+/// What comes of calling a built-in on a standby. `set_config` is not here: its last argument decides.
+///
+/// Refused are those that write or need a transaction id (`nextval`, `lo_create`, `pg_notify`), and those that
+/// PostgreSQL says cannot run during recovery (`pg_switch_wal`, `pg_replication_origin_create`).
+pub(crate) fn misroute_of(name: &[u8]) -> Misroute {
+    let silent = contains(SILENT, name) || name.starts_with(b"pg_stat_reset");
+    if silent { Misroute::Silent } else { Misroute::Refused }
+}
+
 fn contains(sorted: &[&str], name: &[u8]) -> bool {
     sorted.binary_search_by(|entry| entry.as_bytes().cmp(name)).is_ok()
 }
@@ -141,6 +188,9 @@ mod tests {
         }
         let both = builtins::ANY_NODE.iter().find(|name| builtins::PRIMARY_ONLY.contains(name));
         assert_eq!(both, None);
+        assert!(SILENT.is_sorted());
+        let elsewhere = SILENT.iter().find(|name| !builtins::PRIMARY_ONLY.contains(name));
+        assert_eq!(elsewhere, None, "what a standby does wrongly belongs to the primary");
     }
 
     #[test]

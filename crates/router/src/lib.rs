@@ -44,4 +44,6 @@ pub use functions::{FunctionCatalog, NoCatalog, Safety};
 pub use pick::{Algorithm, Loads, Picker};
 pub use reason::Reason;
 pub use setting::{Change, SessionOp, session_op};
-pub use verdict::{Access, Effect, Hint, Isolation, PinReason, StatementKind, TxControl, TxMode, Verdict};
+pub use verdict::{
+    Access, Effect, Hint, Isolation, Misroute, PinReason, StatementKind, TxControl, TxMode, Verdict,
+};

@@ -7,7 +7,7 @@ use crate::lexer::{Kind, Token};
 use crate::normal::Normal;
 use crate::reason::Reason;
 use crate::transaction;
-use crate::verdict::{PinReason, StatementKind, TxControl, Verdict};
+use crate::verdict::{Misroute, PinReason, StatementKind, TxControl, Verdict};
 
 /// Beyond this many bytes nothing is read but the first word (reading 1 MiB takes a few milliseconds, during
 /// which a worker serves nobody else).
@@ -33,6 +33,7 @@ pub(crate) fn classify(sql: &[u8], standard_conforming_strings: bool) -> Verdict
     let tx = if seen.controls { TxControl::Mixed } else { TxControl::None };
     let mut verdict =
         verdict.with_kind(seen.kind.unwrap_or(StatementKind::Other)).with_tx(tx).with_pin(seen.pin);
+    verdict.misroute = seen.misroute;
     verdict.statements = seen.statements;
     verdict
 }
@@ -61,6 +62,10 @@ struct Seen {
     pin: Option<PinReason>,
     /// The last token was a name whose call would pin.
     pins_if_called: Option<PinReason>,
+    /// What comes of what was called on a standby.
+    misroute: Misroute,
+    /// The same, if the last token was a name that is called.
+    misroute_if_called: Misroute,
     /// A CREATE, or an INTO, whose next words may say TEMP.
     may_be_temporary: u8,
 }
@@ -77,7 +82,12 @@ impl Seen {
         }
         if token.is_punct("(") {
             self.pin = self.pin.or(self.pins_if_called);
+            self.misroute = self.misroute.or(self.misroute_if_called);
         }
+        self.misroute_if_called = match token.kind {
+            Kind::Word | Kind::Quoted => functions::misroute_of(&functions::catalog_name(token)),
+            _ => Misroute::Refused,
+        };
         self.pins_if_called = match token.kind {
             Kind::Word | Kind::Quoted => match functions::catalog_name(token).as_slice() {
                 b"set_config" => Some(PinReason::SessionSetting),

@@ -8,7 +8,7 @@
 use crate::functions::{self, FunctionCatalog, Safety};
 use crate::lexer::{Kind, Token};
 use crate::reason::Reason;
-use crate::verdict::PinReason;
+use crate::verdict::{Misroute, PinReason};
 
 /// What was seen.
 #[derive(Debug, Default)]
@@ -17,6 +17,8 @@ pub(crate) struct Scan<'a> {
     pub(crate) primary: Option<Reason>,
     /// What it would pin the session for.
     pub(crate) pin: Option<PinReason>,
+    /// What comes of it on a standby.
+    pub(crate) misroute: Misroute,
     /// Unqualified names before a parenthesis that are not built in: calls, or names with a column list.
     pub(crate) unknown: Vec<Token<'a>>,
 }
@@ -74,12 +76,13 @@ impl<'a> Scan<'a> {
         if safety == Safety::PrimaryOnly {
             self.send_to_primary(Reason::VolatileFunction);
         }
-        let pin = match name {
-            b"set_config" if ends_in_true(tokens, at) => None,
-            b"set_config" => Some(PinReason::SessionSetting),
-            _ => functions::pin_of(name),
+        let (pin, misroute) = match name {
+            b"set_config" if ends_in_true(tokens, at) => (None, Misroute::Refused),
+            b"set_config" => (Some(PinReason::SessionSetting), Misroute::Silent),
+            _ => (functions::pin_of(name), functions::misroute_of(name)),
         };
         self.pin = self.pin.or(pin);
+        self.misroute = self.misroute.or(misroute);
     }
 
     /// A function that is not built in. Names that are not UTF-8 are nobody's but the server's.

@@ -7,7 +7,7 @@ use crate::reason::Reason;
 use crate::scan::{self, Scan};
 use crate::session;
 use crate::transaction;
-use crate::verdict::{Access, PinReason, StatementKind, Verdict};
+use crate::verdict::{Access, Misroute, PinReason, StatementKind, Verdict};
 
 const QUERIES: &[&str] = &["select", "values", "table", "with"];
 const DEFINITIONS: &[&str] = &[
@@ -44,7 +44,7 @@ pub(crate) fn classify(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> V
     if tokens.iter().any(|token| token.kind == Kind::Bad) {
         let query = first.is_any(QUERIES).then_some(StatementKind::Select);
         let kind = data_kind(first).or(query).unwrap_or(StatementKind::Other);
-        return Verdict::unparsed(Reason::Unparsed).with_kind(kind).with_pin(Scan::of(tokens, catalog).pin);
+        return scanned(Verdict::unparsed(Reason::Unparsed).with_kind(kind), tokens, catalog);
     }
     if first.is_punct("(") || first.is_any(QUERIES) {
         return query::classify(tokens, catalog);
@@ -59,7 +59,8 @@ pub(crate) fn classify(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> V
         return definition(tokens, catalog);
     }
     if first.is_any(UTILITIES) {
-        return scanned(utility(), tokens, catalog);
+        let silent = first.is("checkpoint") || (first.is("lock") && is_weak_lock(rest));
+        return scanned(utility().with_misroute(silent_if(silent)), tokens, catalog);
     }
     about_session(first, rest).unwrap_or_else(|| with_statement_inside(tokens, catalog))
 }
@@ -83,10 +84,30 @@ fn utility() -> Verdict {
     Verdict::new(Access::Write, StatementKind::Other, Reason::Utility)
 }
 
-/// A write whose functions may still pin.
+/// A statement whose functions may still pin, or do the wrong thing on a standby.
 fn scanned(verdict: Verdict, tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
-    let pin = verdict.pin.or_else(|| Scan::of(tokens, catalog).pin);
-    verdict.with_pin(pin)
+    let scan = Scan::of(tokens, catalog);
+    let pin = verdict.pin.or(scan.pin);
+    verdict.with_pin(pin).with_misroute(scan.misroute)
+}
+
+fn silent_if(silent: bool) -> Misroute {
+    if silent { Misroute::Silent } else { Misroute::Refused }
+}
+
+/// `LOCK [TABLE] ... IN mode MODE [NOWAIT]` with a mode that a standby grants: up to ROW EXCLUSIVE.
+fn is_weak_lock(rest: &[Token<'_>]) -> bool {
+    let rest = match rest.split_last() {
+        Some((nowait, before)) if nowait.is("nowait") => before,
+        _ => rest,
+    };
+    match rest {
+        [.., within, one, two, mode] if within.is("in") && mode.is("mode") => {
+            (one.is("access") && two.is("share"))
+                || (one.is("row") && (two.is("share") || two.is("exclusive")))
+        }
+        _ => false,
+    }
 }
 
 /// Statements that say something about the session or a cursor.
@@ -102,7 +123,8 @@ fn about_session(first: &Token<'_>, rest: &[Token<'_>]) -> Option<Verdict> {
         b"fetch" | b"move" | b"close" => Verdict::new(Access::Neutral, StatementKind::Other, Reason::Cursor),
         b"listen" => utility().with_pin(Some(PinReason::Listen)),
         // What they load or run is not visible, and may leave anything in the session.
-        b"do" | b"load" => utility().with_pin(Some(PinReason::Unknown)),
+        b"do" => utility().with_pin(Some(PinReason::Unknown)),
+        b"load" => utility().with_pin(Some(PinReason::Unknown)).with_misroute(Misroute::Silent),
         _ => return None,
     })
 }
@@ -138,7 +160,11 @@ fn definition(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
         _ => false,
     });
     let temporary = create && !until_commit && (named || scan::is_temporary(rest.unwrap_or_default()));
-    scanned(verdict.with_pin(temporary.then_some(PinReason::TempTable)), tokens, catalog)
+    // A standby has a configuration of its own, and ALTER SYSTEM changes it.
+    let system = tokens.first().is_some_and(|first| first.is("alter"))
+        && tokens.get(1).is_some_and(|second| second.is("system"));
+    let verdict = verdict.with_pin(temporary.then_some(PinReason::TempTable));
+    scanned(verdict.with_misroute(silent_if(system)), tokens, catalog)
 }
 
 fn is_pg_temp(schema: &Token<'_>) -> bool {
@@ -213,7 +239,8 @@ fn copy(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict> {
         return match (to.is("to"), to_client(after)) {
             (false, _) => None,
             (true, true) => Some(verdict),
-            (true, false) => Some(utility().with_pin(verdict.pin)),
+            // The file is written where the statement runs.
+            (true, false) => Some(utility().with_pin(verdict.pin).with_misroute(Misroute::Silent)),
         };
     }
     let mut depth = 0_usize;
@@ -227,7 +254,8 @@ fn copy(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict> {
             return Some(dml);
         } else if depth == 0 && token.is("to") {
             let read = Verdict::new(Access::Read, StatementKind::Other, Reason::ReadOnlySelect);
-            return Some(if to_client(after) { read } else { utility() });
+            let file = utility().with_misroute(Misroute::Silent);
+            return Some(if to_client(after) { read } else { file });
         }
     }
     None
@@ -248,7 +276,8 @@ fn declare(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict>
         _ => return None,
     };
     if hold {
-        return Some(utility().with_pin(Some(PinReason::HoldCursor)));
+        let held = utility().with_pin(Some(PinReason::HoldCursor));
+        return Some(held.with_misroute(Misroute::Silent));
     }
     Some(optimizable(inner, catalog)?.with_kind(StatementKind::Other))
 }
@@ -267,5 +296,9 @@ fn prepare(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict>
     };
     let (_, inner) = after.split_first().filter(|(keyword, _)| keyword.is("as"))?;
     let verdict = optimizable(inner, catalog)?;
-    Some(verdict.with_kind(StatementKind::Other).with_pin(Some(PinReason::SqlPrepare)))
+    // A standby prepares it, and refuses to execute it.
+    let writes = verdict.access == Access::Write
+        && !matches!(verdict.reason, Reason::UnknownFunction | Reason::Unparsed);
+    let prepared = verdict.with_kind(StatementKind::Other).with_pin(Some(PinReason::SqlPrepare));
+    Some(prepared.with_misroute(silent_if(writes)))
 }

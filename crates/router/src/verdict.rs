@@ -186,6 +186,17 @@ pub enum Hint {
     Node(NodeId),
 }
 
+/// What comes of a text that a standby runs although it belongs to the primary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Misroute {
+    /// As far as is known, the standby refuses what it cannot do, or does no harm.
+    #[default]
+    Refused,
+    /// The standby accepts it, and its effect is in the wrong place: a lock that excludes nobody, a snapshot
+    /// that no other node knows, counters reset or a configuration reloaded on the wrong server.
+    Silent,
+}
+
 /// What one text (or several that form one unit) says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Verdict {
@@ -201,6 +212,8 @@ pub struct Verdict {
     pub pin: Option<PinReason>,
     /// What it does to pgweir's own books.
     pub effect: Effect,
+    /// What comes of it on a standby.
+    pub misroute: Misroute,
     /// What its leading comment asks for.
     pub hint: Option<Hint>,
     /// How many statements it is, empty ones not counted.
@@ -218,6 +231,7 @@ impl Verdict {
             tx: TxControl::None,
             pin: None,
             effect: Effect::None,
+            misroute: Misroute::Refused,
             hint: None,
             statements: 1,
         }
@@ -258,9 +272,25 @@ impl Verdict {
             tx: if mixed { TxControl::Mixed } else { TxControl::None },
             pin: self.pin.or(other.pin),
             effect: merge_effects(self.effect, other.effect),
+            misroute: self.misroute.or(other.misroute),
             hint: merge_hints(self.hint, other.hint),
             statements: self.statements.saturating_add(other.statements),
         }
+    }
+
+    /// A standby would accept it and do the wrong thing, with no error to tell anybody.
+    ///
+    /// What is not known (functions that are not built in, DO, CALL, EXECUTE, texts that are not understood)
+    /// is not called so, nor are functions whose answer merely differs from node to node.
+    #[must_use]
+    pub fn silently_wrong_on_standby(&self) -> bool {
+        self.misroute == Misroute::Silent
+    }
+
+    /// With what its tokens show besides.
+    pub(crate) fn with_misroute(mut self, misroute: Misroute) -> Self {
+        self.misroute = self.misroute.or(misroute);
+        self
     }
 
     pub(crate) const fn with_tx(mut self, tx: TxControl) -> Self {
@@ -286,6 +316,14 @@ impl Verdict {
     pub(crate) const fn with_kind(mut self, kind: StatementKind) -> Self {
         self.kind = kind;
         self
+    }
+}
+
+impl Misroute {
+    /// Silence anywhere is silence.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        if self == Self::Silent { self } else { other }
     }
 }
 
