@@ -65,6 +65,10 @@ fn main_kind(tokens: &[Token<'_>]) -> StatementKind {
 }
 
 fn parse(tokens: &[Token<'_>], scan: &Scan<'_>, catalog: &dyn FunctionCatalog) -> Result<(), Reason> {
+    // A semicolon in parentheses is no part of a query, though sqlparser may stop before it.
+    if tokens.iter().any(|token| token.is_punct(";")) {
+        return Err(Reason::Unparsed);
+    }
     if tokens.iter().filter(|token| chains(token)).count() > MAX_CHAIN {
         return Err(Reason::Unparsed);
     }

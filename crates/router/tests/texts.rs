@@ -203,3 +203,11 @@ fn the_cache_is_bounded_under_a_million_texts() {
     off.classify(b"SELECT 1", &options);
     assert_eq!((off.bytes(), off.hits()), (0, 0));
 }
+
+#[test]
+fn a_semicolon_in_parentheses_is_not_understood() {
+    for sql in ["SELECT SELECT END ( , ; DELETE FROM t", "SELECT (1; DELETE FROM t)"] {
+        let verdict = classify(sql.as_bytes(), &ParseOptions::default());
+        assert_eq!((verdict.access, verdict.reason), (Access::Write, Reason::Unparsed), "{sql}");
+    }
+}
