@@ -17,6 +17,9 @@ use crate::backend::Backend;
 use crate::connect::NodeAddress;
 use crate::load::{Counted, NodeLoad};
 
+/// More pools than this are not kept when nobody uses them.
+const KEPT_POOLS: usize = 1000;
+
 /// Which pool.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PoolKey {
@@ -344,9 +347,18 @@ impl Pools {
         self.by_key.read().values().map(Arc::clone).collect()
     }
 
-    /// Forgets retired pools that nobody uses.
+    /// Forgets pools that nobody uses, when they are retired or too many: any name of a database makes one.
     pub fn sweep(&self) {
-        self.by_key.write().retain(|_, pool| !(pool.is_retired() && pool.is_unused()));
+        let mut pools = self.by_key.write();
+        let too_many = pools.len() > KEPT_POOLS;
+        pools.retain(|_, pool| {
+            let forgotten = pool.is_unused() && (too_many || pool.is_retired());
+            if forgotten {
+                // Whoever has just asked for it gives nothing back to a pool that nobody finds.
+                pool.retire();
+            }
+            !forgotten
+        });
     }
 }
 
@@ -417,6 +429,25 @@ mod tests {
         assert_eq!((loads.connections(NodeId(0)), pool.counts().connecting), (1, 0));
         drop(slot);
         assert_eq!((loads.connections(NodeId(0)), pool.counts().connecting), (0, 0));
+    }
+
+    #[test]
+    fn unused_pools_are_forgotten_when_they_are_too_many() {
+        let pools = Pools::default();
+        let get = |database: usize| {
+            let key = PoolKey { node: NodeId(0), database: database.to_string().into(), user: "u".into() };
+            pools.get(&key, || pool(1))
+        };
+        let used = get(0);
+        let slot = place(used.acquire(0));
+        (1..=KEPT_POOLS - 1).for_each(|database| drop(get(database)));
+        pools.sweep();
+        assert_eq!(pools.all().len(), KEPT_POOLS);
+        let late = get(KEPT_POOLS);
+        pools.sweep();
+        assert_eq!(pools.all().len(), 1, "the one that is in use");
+        assert!(late.is_retired() && !used.is_retired());
+        drop(slot);
     }
 
     #[test]
