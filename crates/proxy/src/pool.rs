@@ -54,6 +54,7 @@ struct Inner {
     taken: u32,
     connecting: u32,
     /// By worker; the last one used is the first one lent.
+    #[allow(clippy::vec_box, reason = "a backend is lent and returned in its box, never moved out of it")]
     idle: Vec<Vec<Box<Backend>>>,
     waiters: VecDeque<Waiter>,
     next_waiter: u64,
