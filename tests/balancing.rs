@@ -149,7 +149,6 @@ fn load_balance_mode_off_keeps_everything_on_the_primary() -> Result<()> {
 }
 
 #[test]
-#[ignore = "statement_level_load_balance: off is accepted with a warning, without effect"]
 fn without_statement_level_balancing_a_session_stays_on_its_node() -> Result<()> {
     let cluster = cluster(2)?;
     let weir = Pgweir::start(&cluster, "statement_level_load_balance: off")?;

@@ -20,6 +20,7 @@ pub mod login;
 mod open;
 pub mod out;
 pub mod pool;
+pub mod prepared;
 pub mod registry;
 mod session;
 pub mod settings;

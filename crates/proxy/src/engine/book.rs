@@ -87,7 +87,9 @@ impl SettingsBook {
 
     /// The server completed the statement `push` of the client with that tag.
     pub(super) fn completed(&mut self, push: Push, tag: &[u8], backend: &mut Arc<Settings>) {
-        if let Some((_, op)) = self.pending.pop_front_if(|(pending, _)| *pending == push) {
+        if self.pending.front().is_some_and(|(pending, _)| *pending == push)
+            && let Some((_, op)) = self.pending.pop_front()
+        {
             return self.apply(op, backend);
         }
         match tag {

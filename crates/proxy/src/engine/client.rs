@@ -167,6 +167,9 @@ impl Engine {
         if self.is_local_query(&verdict, out) {
             return None;
         }
+        if self.refuse_query(&verdict, books, buf, out, header.len) {
+            return None;
+        }
         env.watch.statement(&verdict);
         let (verdict, op) = if may_change_settings(&verdict) && buf.filled().len() >= header.len {
             with_op(verdict, message::query_text(buf.at(buf.position(), header.len)), env)

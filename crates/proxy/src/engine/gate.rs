@@ -35,6 +35,12 @@ impl Gate {
         Self { on_standby, cleared, barrier, bound: false }
     }
 
+    /// A statement of that verdict must not run here, although the standby would take it.
+    pub(super) fn refuses(&self, verdict: &Verdict) -> bool {
+        let writes = verdict.access == Access::Write || verdict.pin.is_some();
+        self.on_standby && writes && verdict.silently_wrong_on_standby()
+    }
+
     /// A message of `len` bytes passes.
     pub(super) fn passed(&mut self, len: usize) {
         self.cleared = self.cleared.saturating_sub(len);

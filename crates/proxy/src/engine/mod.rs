@@ -12,6 +12,7 @@ mod client;
 mod gate;
 mod local;
 mod prepare;
+mod refuse;
 mod scan;
 mod server;
 #[cfg(test)]
@@ -24,15 +25,16 @@ use protocol::error::{PgError, Severity};
 use protocol::frame::FrameError;
 use protocol::message::TxStatus;
 use protocol::sqlstate::SqlState;
-use protocol::tracker::Tracker;
+use protocol::tracker::{Push, Tracker};
 use router::{PinReason, TxControl, Verdict};
 
 pub use client::ClientOuts;
 pub use scan::{Boundary, HELD_LIMIT, Scan, Unit, scan};
 pub use server::ServerStep;
 
+use crate::prepared::Prepared;
 use crate::settings::{Parameters, Settings};
-use crate::statements::{ClientStatements, Prepared, Schema, Statement, StatementCache};
+use crate::statements::{ClientStatements, Schema, Statement, StatementCache};
 
 /// Who is told what passes by.
 pub trait Watch {
@@ -122,6 +124,8 @@ pub struct Engine {
     pin: Option<PinReason>,
     gate: gate::Gate,
     local: local::Local,
+    /// Messages that fail in place of the client's.
+    refused: Vec<Push>,
     /// Extended messages since the last Sync.
     in_batch: bool,
     /// The verdict on the Query that comes next, from the scan.
@@ -252,6 +256,7 @@ impl Engine {
         self.resets = false;
         self.moving = None;
         self.in_batch = false;
+        self.refused.clear();
         self.gate =
             gate::Gate::new(on_standby, unit.len, !begin.is_empty() || unit.verdict.tx != TxControl::None);
         self.known = (unit.boundary == Boundary::Query && !unit.extended).then_some(unit.verdict);

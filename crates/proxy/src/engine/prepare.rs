@@ -13,7 +13,8 @@ use super::client::{ClientOuts, may_change_results, may_change_settings, with_op
 use super::{Books, Engine, Env, put_query};
 use crate::buffer::Buf;
 use crate::out::Out;
-use crate::statements::{Holds, NAME_PREFIX, Statement, put_header};
+use crate::prepared::Holds;
+use crate::statements::{NAME_PREFIX, Statement, put_header};
 
 /// A message of a token that no book waits for.
 const NO_TOKEN: Token = Token(0);
@@ -28,14 +29,8 @@ impl Engine {
             return false;
         }
         let stand_in = format!("{NAME_PREFIX}0");
-        // Neither of the two can fail, which would have the server ignore the Query behind them.
-        self.inject_close(out, &stand_in, NO_TOKEN, Owner::Ours);
-        out.own(|own| {
-            put_header(own, b'P', stand_in.len() + 4);
-            own.put_slice(stand_in.as_bytes());
-            own.put_slice(b"\0\0\0\0");
-        });
-        self.tracker.push(Ask::Parse(NO_TOKEN), Owner::Ours);
+        // Cannot fail, which would have the server ignore the Query behind it.
+        self.prepare_stand_in(out, &stand_in, "");
         self.statements.close_now(name);
         self.statements.drop_unnamed();
         books.prepared.set_unnamed(None);
@@ -44,6 +39,19 @@ impl Engine {
         self.in_batch = false;
         self.gate.bound = false;
         true
+    }
+
+    /// A statement of ours with that text, in place of the one before it.
+    pub(super) fn prepare_stand_in(&mut self, out: &mut Out, name: &str, sql: &str) {
+        self.inject_close(out, name, NO_TOKEN, Owner::Ours);
+        out.own(|own| {
+            put_header(own, b'P', name.len() + sql.len() + 4);
+            own.put_slice(name.as_bytes());
+            own.put_u8(0);
+            own.put_slice(sql.as_bytes());
+            own.put_slice(b"\0\0\0");
+        });
+        self.tracker.push(Ask::Parse(NO_TOKEN), Owner::Ours);
     }
 
     pub(super) fn parse(
@@ -60,8 +68,10 @@ impl Engine {
             return self.ask(Ask::Parse(NO_TOKEN), buf, outs.server, header);
         };
         let statement = env.cache.intern(parse.tail, || (env.classify)(parse.sql));
-        let is_new = parse.name.is_empty() || self.statements.get(parse.name).is_none();
-        if is_new && self.is_local(&statement.verdict(), outs.server) {
+        // A name that is taken is refused by whom has it.
+        let taken = self.statements.get(parse.name).filter(|_| !parse.name.is_empty());
+        let verdict = taken.unwrap_or(&statement).verdict();
+        if self.is_local(&verdict, outs.server) {
             return;
         }
         if parse.name.is_empty() {
@@ -163,6 +173,10 @@ impl Engine {
         let mut op = None;
         if let Some(statement) = &known {
             let mut verdict = statement.verdict();
+            if self.gate.refuses(&verdict) {
+                self.refuse_bind(buf, out, header);
+                return None;
+            }
             env.watch.statement(&verdict);
             if may_change_settings(&verdict) {
                 (verdict, op) = with_op(verdict, Some(statement.sql()), env);
@@ -235,7 +249,7 @@ impl Engine {
             return;
         }
         match (header.tag, named) {
-            (b'D', Some((name, Some(statement)))) if name.is_empty() => {
+            (b'D', Some((b"", Some(statement)))) => {
                 self.ensure_unnamed(env, books, out, &statement);
                 self.ask(Ask::DescribeStatement, buf, out, header);
             }

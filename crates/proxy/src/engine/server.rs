@@ -66,7 +66,7 @@ impl Engine {
             if fate == Fate::Pass
                 && header.tag == b'E'
                 && whole
-                && put_renamed(&self.statements, message, out)
+                && (self.put_refusal(push, message, out) || put_renamed(&self.statements, message, out))
             {
                 buf.consume(header.len);
             } else {

@@ -1,6 +1,7 @@
 mod again;
 mod local;
 mod order;
+mod refuse;
 
 use std::cell::RefCell;
 use std::sync::Arc;

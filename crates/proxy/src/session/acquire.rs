@@ -157,9 +157,18 @@ impl Session {
         target: Target,
         excluded: &[NodeId],
     ) -> Option<&'t Node> {
-        let algorithm = algorithm(self.config.load().load_balance);
+        let config = self.config.load();
+        let (algorithm, per_session) = (algorithm(config.load_balance), !config.statement_level_load_balance);
+        let stays = self.read_node.filter(|_| per_session && target == Target::Read);
+        let stays = stays.and_then(|id| topology.node(id)).filter(|node| node.is_usable());
+        if let Some(node) = stays.filter(|node| !excluded.contains(&node.id)) {
+            return Some(node);
+        }
         let shared = &self.worker.shared;
         let id = self.worker.picker.lock().pick(topology, target, algorithm, &shared.loads, excluded)?;
+        if target == Target::Read && excluded.is_empty() {
+            self.read_node = Some(id);
+        }
         topology.node(id)
     }
 

@@ -101,7 +101,9 @@ impl Session {
         }
         losses.nodes.push(node);
         let topology = std::sync::Arc::clone(self.topology.load());
-        if self.pick(&topology, target, &losses.nodes).is_none() {
+        let mut excluded = self.stale_nodes(&topology, target);
+        excluded.extend_from_slice(&losses.nodes);
+        if self.pick(&topology, target, &excluded).is_none() {
             return Err(end);
         }
         losses.last = Some((end, self.to_client.bytes(&self.from_server)));

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use cluster::{Freshness, Moment, Topology};
+use cluster::{Freshness, Moment, NodeId, Topology};
 use config::{Config, PoolMode};
 use protocol::auth::Credentials;
 use protocol::console::LocalServer;
@@ -69,6 +69,8 @@ pub(crate) struct Session {
     config: Reader<Config>,
     topology: Reader<Topology>,
     freshness: Reader<Freshness>,
+    /// Where the last read went; the next one stays there without statement-level balancing.
+    read_node: Option<NodeId>,
     /// When the client was told that its last write is done, until every standby shows it.
     last_write: Option<Moment>,
     mode: PoolMode,
@@ -77,6 +79,7 @@ pub(crate) struct Session {
     local: LocalServer,
     lazy: LazyTransaction,
     /// Session pooling: backends that stay with the client between its transactions.
+    #[allow(clippy::vec_box, reason = "a backend is lent and returned in its box, never moved out of it")]
     kept: Vec<Box<Backend>>,
     work: Option<Counted>,
     from_client: Buf,
@@ -110,6 +113,7 @@ impl Session {
             config,
             topology,
             freshness,
+            read_node: None,
             last_write: None,
             mode,
             engine: Engine::default(),

@@ -55,10 +55,10 @@ impl Session {
         if self.mode == PoolMode::Session {
             return self.kept.push(backend);
         }
-        self.to_pool(backend);
+        self.pass_back(backend);
     }
 
-    fn to_pool(&mut self, backend: Box<Backend>) {
+    fn pass_back(&mut self, backend: Box<Backend>) {
         let lifetime = self.config.load().server_lifetime;
         if backend.is_older_than(lifetime, Instant::now()) {
             return backend.close();
@@ -77,7 +77,7 @@ impl Session {
                 Ok(()) => {
                     backend.books.prepared.clear();
                     backend.books.settings = std::sync::Arc::default();
-                    self.to_pool(backend);
+                    self.pass_back(backend);
                 }
                 Err(error) => {
                     tracing::debug!(node = %backend.node, error = %error, "backend not reset, closed")
