@@ -49,13 +49,13 @@ fn right_query_is_cancelled(cluster: &Cluster, weir: &Pgweir) -> Result<()> {
 
 #[test]
 fn cn_01_cancel_reaches_the_right_query_in_transaction_pooling() -> Result<()> {
-    let (cluster, weir) = rig(1, "default_pool_size: 5")?;
+    let (cluster, weir) = rig(1, "default_pool_size: 5\nconsistency: eventual")?;
     right_query_is_cancelled(&cluster, &weir)
 }
 
 #[test]
 fn cn_01_cancel_reaches_the_right_query_in_session_pooling() -> Result<()> {
-    let (cluster, weir) = rig(1, "default_pool_size: 5\npool_mode: session")?;
+    let (cluster, weir) = rig(1, "default_pool_size: 5\npool_mode: session\nconsistency: eventual")?;
     right_query_is_cancelled(&cluster, &weir)
 }
 
