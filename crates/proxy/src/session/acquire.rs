@@ -238,7 +238,7 @@ impl Session {
                 Grant::Place(slot) => slot,
             };
             let opening = Box::pin(open(&self.worker, &self.identity, self.config.load(), slot, node));
-            let opened = self.watched(opening).await.map_err(Interrupt::End)?;
+            let opened = self.watched_or_cancelled(opening).await?;
             return opened.map_err(|error| self.connect_failed(node.id, topology, error).into());
         }
     }
@@ -300,12 +300,6 @@ impl Session {
             self.poll_watched(cx, future.as_mut()).map_err(Interrupt::End)
         })
         .await
-    }
-
-    /// Waits for `future`, unless the client leaves or the session must end.
-    pub(super) async fn watched<T>(&mut self, future: impl Future<Output = T>) -> Result<T, End> {
-        let mut future = pin!(future);
-        std::future::poll_fn(|cx| self.poll_watched(cx, future.as_mut())).await
     }
 
     fn poll_watched<T>(
