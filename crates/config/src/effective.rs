@@ -9,7 +9,7 @@ use crate::key::Effect;
 use crate::sections::{DatabaseOverrides, UserOverrides};
 use crate::table::{Config, KEYS};
 use crate::value::Masked;
-use crate::words::PoolMode;
+use crate::words::{Consistency, PoolMode};
 
 /// The name in `databases` and `users` that stands for all that are not named.
 const ALL: &str = "*";
@@ -74,6 +74,13 @@ impl Config {
     pub fn pool_size(&self, database: &str, user: &str) -> u32 {
         self.override_for(database, user, |of| of.pool_size, |of| of.pool_size)
             .unwrap_or(self.default_pool_size)
+    }
+
+    /// How old this database's and user's reads may be.
+    #[must_use]
+    pub fn consistency(&self, database: &str, user: &str) -> Consistency {
+        self.override_for(database, user, |of| of.consistency, |of| of.consistency)
+            .unwrap_or(self.consistency)
     }
 
     /// Backends that are kept open for this database and user on each node (reserved in this version).

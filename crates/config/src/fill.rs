@@ -9,10 +9,6 @@ use crate::suggest::suggest;
 use crate::value::{MASK, describe, shorten};
 use crate::yaml::{self, Node, Step};
 
-/// What this version does for reserved keys where that is not what their default says: setting such a key to
-/// this value is no cause for a warning, setting it to another is.
-const THIS_VERSION: &[(&str, &str)] = &[("consistency", "eventual")];
-
 /// An entry of a mapping with its number there.
 pub(crate) type Entry<'n> = (usize, &'n (String, Node));
 
@@ -83,11 +79,8 @@ fn set_one<C>(key: &Key<C>, of: &mut C, node: &Node, sink: &mut Sink) {
             let found = if key.masked { MASK.to_owned() } else { describe(node) };
             sink.error::<()>(found, format!("{default} (others are not supported by this version)"));
         }
-        Status::Reserved => {
-            let does = THIS_VERSION.iter().find(|(name, _)| *name == key.name).map(|(_, does)| *does);
-            if text != does.unwrap_or(&default) {
-                sink.warn(format!("{text} is accepted but has no effect in this version"));
-            }
+        Status::Reserved if text != default => {
+            sink.warn(format!("{text} is accepted but has no effect in this version"));
         }
         _ => {}
     }

@@ -176,13 +176,14 @@ table! {
         /// How a node is chosen for a read.
         load_balance: LoadBalance, Limits::none(), "least_outstanding", Reload, Active;
         /// Whether a node is chosen for each statement; off keeps one for the session.
-        statement_level_load_balance: bool, Limits::none(), "on", Reload, Reserved;
+        statement_level_load_balance: bool, Limits::none(), "on", Reload, Active;
         /// Whether reads before the first write of a READ COMMITTED transaction may go to a standby.
         transaction_load_balance: bool, Limits::none(), "off", Reload, Reserved;
         /// What a write does to the reads that follow it.
         disable_load_balance_on_write: DisableLoadBalanceOnWrite, Limits::none(), "transaction", Reload, Reserved;
-        /// How old a read may be. This version gives `eventual`, whatever is set here.
-        consistency: Consistency, Limits::none(), "read_your_writes", Reload, Reserved;
+        /// How old a read may be. `read_your_writes`: a session reads from a standby only what is not older than
+        /// its own last write; `eventual`: whatever the standby has.
+        consistency: Consistency, Limits::none(), "read_your_writes", Reload, Active;
         /// Bytes of WAL by which a standby may lag and still serve reads; 0 is no limit.
         delay_threshold: Option<u64>, Limits::of(Bytes, 1, 1 << 40).off(Off::Zero), "16MB", Reload, Reserved;
         /// Time by which a standby may lag and still serve reads; 0 is no limit.
@@ -211,7 +212,7 @@ table! {
     section "Watching the nodes" {
         /// Time between two looks at roles and replication.
         sr_check_period: Duration, Limits::of(Seconds, 10, HOUR), "1s", Reload, Active;
-        /// The same while a session waits for a standby to catch up.
+        /// Least time between two looks at replication while sessions want to know whether a standby has caught up.
         sr_check_min_period: Duration, Limits::of(Milliseconds, 1, HOUR), "20ms", Reload, Active;
         /// The user for these looks.
         sr_check_user: String, Limits::none(), "pgweir", Reload, Active;
@@ -248,9 +249,9 @@ table! {
         /// Whether the older of two primaries is quarantined.
         detach_false_primary: bool, Limits::none(), "on", Reload, Reserved;
         /// Whether a node that is back is used again by itself.
-        auto_failback: bool, Limits::none(), "on", Reload, Reserved;
+        auto_failback: bool, Limits::none(), "on", Reload, Active;
         /// Least time between two such returns of one node.
-        auto_failback_interval: Duration, Limits::of(Seconds, 0, DAY), "10s", Reload, Reserved;
+        auto_failback_interval: Duration, Limits::of(Seconds, 0, DAY), "10s", Reload, Active;
     }
 
     section "Control and sight" {

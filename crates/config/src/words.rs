@@ -143,11 +143,7 @@ words! {
         Eventual = "eventual",
         /// Not older than the session's last write.
         #[default] ReadYourWrites = "read_your_writes",
-        /// Nor older than what the session has read.
-        Monotonic = "monotonic",
-        /// Not older than anybody's last write through this pgweir.
-        Global = "global",
-    }
+    }; except { "monotonic", "global" }
 
     /// Who promotes a standby.
     FailoverMode {

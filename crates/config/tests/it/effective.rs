@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use cluster::NodeId;
+use config::Consistency::{Eventual, ReadYourWrites};
 use config::PoolMode::{Session, Transaction};
 
 use crate::parse;
@@ -37,6 +38,20 @@ fn the_more_specific_override_wins_and_then_the_users() {
         (20, Transaction, "d")
     );
     assert_eq!(plain.min_pool_size("d", "u"), 0);
+}
+
+#[test]
+fn consistency_is_overridden_like_the_pool_mode() {
+    let config = parse(
+        "consistency: eventual\n\
+         databases: { shop: { consistency: read_your_writes } }\n\
+         users: { report: { consistency: eventual } }\n",
+    )
+    .unwrap();
+    assert_eq!(config.consistency("shop", "app"), ReadYourWrites);
+    assert_eq!(config.consistency("shop", "report"), Eventual);
+    assert_eq!(config.consistency("other", "app"), Eventual);
+    assert_eq!(parse("").unwrap().consistency("d", "u"), ReadYourWrites);
 }
 
 #[test]

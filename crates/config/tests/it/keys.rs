@@ -144,14 +144,22 @@ const ROWS: &[Row] = &[
     ("transaction_load_balance", "yes", "on", "1", "1, expected on or off"),
     ("disable_load_balance_on_write", "off", "off", "on", "\"on\", expected off, transaction,"),
     ("disable_load_balance_on_write", "trans_transaction", "trans_transaction", "3", "3, expected off,"),
+    ("consistency", "eventual", "eventual", "strong", "\"strong\", expected eventual or read_your_writes"),
+    (
+        "consistency",
+        "read_your_writes",
+        "read_your_writes",
+        "monotonic",
+        "\"monotonic\", expected eventual or read_your_writes (monotonic is not supported by this version)",
+    ),
     (
         "consistency",
         "eventual",
         "eventual",
-        "strong",
-        "\"strong\", expected eventual, read_your_writes, monotonic or global",
+        "global",
+        "\"global\", expected eventual or read_your_writes (global is not supported by this version)",
     ),
-    ("consistency", "global", "global", "", "nothing, expected eventual,"),
+    ("consistency", "eventual", "eventual", "", "nothing, expected eventual or"),
     (
         "delay_threshold",
         "64kB",
@@ -320,7 +328,6 @@ fn reserved_keys_warn_and_others_do_not() {
         let warned =
             config.warnings.iter().any(|warning| warning.message.contains("no effect in this version"));
         let expected = match *key {
-            "consistency" => *good != "eventual",
             "databases" | "users" => false,
             _ => row.status == Status::Reserved && shown(&config, key) != default,
         };
@@ -335,16 +342,18 @@ fn reserved_keys_warn_and_others_do_not() {
 fn warnings_say_what_is_not_so() {
     let warned =
         |text: &str| parse(text).unwrap().warnings.iter().map(ToString::to_string).collect::<Vec<_>>();
-    assert_eq!(
-        warned("consistency: read_your_writes\n"),
-        ["t.yaml:2: consistency: read_your_writes is accepted but has no effect in this version"]
-    );
+    assert!(warned("consistency: eventual\nauto_failback: off\n").is_empty());
     assert!(warned("min_pool_size: 0\nsession_state: pin\n").is_empty());
     assert_eq!(
         warned("users:\n  app:\n    min_pool_size: 2\n"),
         ["t.yaml:4: users.app.min_pool_size: 2 is accepted but has no effect in this version"]
     );
     assert!(warned("databases: {shop: {consistency: eventual}}\n").is_empty());
+    assert_eq!(
+        parse("databases:\n  shop:\n    consistency: global\n").unwrap_err(),
+        "t.yaml:4: databases.shop.consistency: found \"global\", expected eventual or read_your_writes \
+         (global is not supported by this version)"
+    );
     assert_eq!(
         warned("server_idle_timeout: 5\n"),
         ["t.yaml:2: server_idle_timeout: a bare number is in minutes here: this is 5min"]
