@@ -100,19 +100,7 @@ pub(crate) struct Link {
 impl Link {
     /// Connects and logs in.
     pub(crate) async fn connect(spec: &ProbeSpec) -> Result<Self, ProbeError> {
-        let options = ConnectOptions {
-            address: Arc::new(NodeAddress {
-                hostname: spec.backend.hostname.clone(),
-                port: spec.backend.port,
-            }),
-            user: spec.check.user.clone(),
-            database: spec.check.database.clone(),
-            params: vec![("application_name".to_owned(), "pgweir".to_owned())],
-            credentials: credentials(spec.secret.as_ref(), &Learned::Nothing),
-            connect_timeout: spec.check.timeout,
-            keepalive: spec.keepalive,
-        };
-        let connected = connect(&options).await?;
+        let connected = connect_as(spec, "pgweir").await?;
         Ok(Self { connected, scope: Scope::Everything, within: spec.check.timeout })
     }
 
@@ -131,6 +119,20 @@ impl Link {
         let rows = query(&mut self.connected, ROLE, self.within).await?;
         facts(&rows).ok_or(ProbeError::Nonsense)
     }
+}
+
+/// Connects to the node under that application name, and logs in.
+pub(crate) async fn connect_as(spec: &ProbeSpec, name: &str) -> Result<Connected, ConnectError> {
+    let options = ConnectOptions {
+        address: Arc::new(NodeAddress { hostname: spec.backend.hostname.clone(), port: spec.backend.port }),
+        user: spec.check.user.clone(),
+        database: spec.check.database.clone(),
+        params: vec![("application_name".to_owned(), name.to_owned())],
+        credentials: credentials(spec.secret.as_ref(), &Learned::Nothing),
+        connect_timeout: spec.check.timeout,
+        keepalive: spec.keepalive,
+    };
+    connect(&options).await
 }
 
 /// Reads the one row: recovering, the standby's timeline, the primary's, the system identifier, the position.

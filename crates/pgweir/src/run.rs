@@ -110,6 +110,7 @@ impl Start<'_> {
         let cluster = self.start_cluster(core, &shared, wakes.clone())?;
         let mut probes = Probes::new(self.tasks.clone(), wakes, cluster.clone(), self.clock);
         probes.start(probe_specs);
+        self.start_sampler(&shared);
         first_answers(&shared.topology).await;
 
         let (control, commands) = control::channel();
@@ -150,11 +151,24 @@ impl Start<'_> {
         Cluster::start(core, outlets).context("cannot start the cluster's thread")
     }
 
+    fn start_sampler(&self, shared: &Shared) {
+        sampler::start(sampler::Inlets {
+            clock: self.clock,
+            tasks: self.tasks.clone(),
+            config: shared.config.clone(),
+            topology: shared.topology.clone(),
+            freshness: shared.freshness.clone(),
+            metrics: Arc::clone(&shared.metrics),
+            wish: Arc::clone(&shared.wish),
+        });
+    }
+
     fn view(&self, shared: &Shared) -> View {
         View {
             clock: self.clock,
             config: shared.config.clone(),
             topology: shared.topology.clone(),
+            freshness: shared.freshness.clone(),
             reports: shared.reports.clone(),
             state: shared.state.clone(),
             metrics: Arc::clone(&shared.metrics),

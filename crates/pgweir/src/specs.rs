@@ -49,6 +49,23 @@ fn probe(config: &Config, node: NodeId, backend: &Backend) -> Option<ProbeSpec> 
     })
 }
 
+/// How the sampler asks each node: as the health check, with the user and the database for replication.
+pub(crate) fn sampling(config: &Config) -> Vec<ProbeSpec> {
+    let own = config.sr_check_password.clone().map(Secret::Plain);
+    let secret = own.or_else(|| config.secrets.get(&config.sr_check_user).cloned());
+    let of = |probe: ProbeSpec| ProbeSpec {
+        secret: secret.clone(),
+        check: HealthCheck {
+            user: config.sr_check_user.clone(),
+            password: config.sr_check_password.clone(),
+            database: config.sr_check_database.clone(),
+            ..probe.check
+        },
+        ..probe
+    };
+    probes(config).into_iter().map(of).collect()
+}
+
 /// The nodes as the cluster core knows them.
 pub(crate) fn nodes(config: &Config) -> Vec<NodeSpec> {
     probes(config).iter().map(|probe| node(&probe.backend, &probe.check)).collect()
@@ -149,6 +166,19 @@ mod tests {
         assert_eq!(probes[1].period, Duration::from_secs(1));
         assert!(matches!(&probes[1].secret, Some(Secret::Plain(secret)) if secret.expose() == "secret"));
         assert_eq!(labels(&config)[1], NodeLabel { id: 1, hostname: "db1".to_owned(), port: 6000 });
+    }
+
+    #[test]
+    fn the_sampler_has_its_own_user() {
+        let config = config(
+            "backends: [{ hostname: db0, health_check_timeout: 2s }]\n\
+             health_check_user: check\nhealth_check_password: other\nhealth_check_database: d\n\
+             sr_check_user: look\nsr_check_password: secret\n",
+        );
+        let [spec] = &*sampling(&config) else { panic!("one node") };
+        assert_eq!((spec.check.user.as_str(), spec.check.database.as_str()), ("look", "postgres"));
+        assert_eq!(spec.check.timeout, Duration::from_secs(2));
+        assert!(matches!(&spec.secret, Some(Secret::Plain(secret)) if secret.expose() == "secret"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use admin::view::{
     ClientRow, ClientState, Delay, Endpoint, ErrorCounts, NodeRow, PoolRow, ProcessInfo, ProcessState,
     ServerRow, ServerState, StatementCounts,
 };
-use cluster::{Facts, Node, NodeId, NodeReport, Role, Topology};
+use cluster::{Facts, Freshness, Node, NodeId, NodeReport, Role, Topology};
 use config::Config;
 use proxy::Proxy;
 use proxy::pool::Pool;
@@ -24,6 +24,7 @@ pub(crate) struct View {
     pub(crate) clock: Clock,
     pub(crate) config: Published<Config>,
     pub(crate) topology: Published<Topology>,
+    pub(crate) freshness: Published<Freshness>,
     pub(crate) reports: Published<Vec<NodeReport>>,
     pub(crate) state: Published<ProcessState>,
     pub(crate) metrics: Arc<Metrics>,
@@ -51,8 +52,15 @@ impl View {
             address: node.hostname.parse().ok(),
             timeline: facts.and_then(|facts| facts.timeline),
             lsn: facts.and_then(|facts| facts.lsn).map(|lsn| lsn.0),
-            fresh_as_of: None,
+            fresh_as_of: self.fresh_as_of(node.id),
         }
+    }
+}
+
+impl View {
+    fn fresh_as_of(&self, node: NodeId) -> Option<SystemTime> {
+        let as_of = self.freshness.load().as_of.get(node.index()).copied().flatten()?;
+        Some(self.clock.wall(as_of))
     }
 }
 

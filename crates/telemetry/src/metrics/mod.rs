@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+use prometheus::{
+    Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+};
 use prometheus::{Opts, Registry, TextEncoder};
 
 use nodes::NodeFamilies;
@@ -233,6 +235,11 @@ impl Families {
     fn gauges(&self, name: &'static str) -> Result<IntGaugeVec, MetricsError> {
         let row = Self::row(name)?;
         self.registered(IntGaugeVec::new(Opts::new(row.name, row.help), row.labels)?)
+    }
+
+    fn plain_gauges(&self, name: &'static str) -> Result<GaugeVec, MetricsError> {
+        let row = Self::row(name)?;
+        self.registered(GaugeVec::new(Opts::new(row.name, row.help), row.labels)?)
     }
 
     fn histogram(&self, name: &'static str, buckets: &[f64]) -> Result<Histogram, MetricsError> {

@@ -1,6 +1,9 @@
 //! The families that have a `node` label, and the handles of one node.
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prometheus::core::{Atomic, GenericGaugeVec};
+use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::{CounterSet, Families, GaugeSet, MetricsError, Vocabulary};
 
@@ -96,6 +99,7 @@ pub struct NodeMetrics {
     errors: CounterSet,
     backends: GaugeSet,
     role: GaugeSet,
+    fresh_as_of: Gauge,
 }
 
 impl NodeMetrics {
@@ -138,6 +142,12 @@ impl NodeMetrics {
         self.backends.get(state as usize).map_or(0, IntGauge::get)
     }
 
+    /// Shows up to when the node is known to show everything.
+    pub fn set_fresh_as_of(&self, as_of: Option<SystemTime>) {
+        let since_epoch = as_of.and_then(|as_of| as_of.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+        self.fresh_as_of.set(since_epoch.as_secs_f64());
+    }
+
     /// Shows `word` (one of [`Vocabulary::roles`]) as the node's role.
     pub fn set_role(&self, word: &str) {
         self.role.select(word);
@@ -158,6 +168,7 @@ pub(super) struct NodeFamilies {
     info: IntGaugeVec,
     up: IntGaugeVec,
     role: IntGaugeVec,
+    fresh_as_of: GaugeVec,
     route_reasons: Vec<&'static str>,
     connect_reasons: Vec<&'static str>,
     roles: Vec<&'static str>,
@@ -177,6 +188,7 @@ impl NodeFamilies {
             info: families.gauges("pgweir_node_info")?,
             up: families.gauges("pgweir_node_up")?,
             role: families.gauges("pgweir_node_role")?,
+            fresh_as_of: families.plain_gauges("pgweir_node_fresh_as_of_seconds")?,
             route_reasons: words.route_reasons.to_vec(),
             connect_reasons: words.connect_failures.to_vec(),
             roles: words.roles.to_vec(),
@@ -209,6 +221,7 @@ impl NodeFamilies {
             errors: CounterSet::new("pgweir_node_errors_total", &self.errors, &node, Severity::WORDS)?,
             backends: GaugeSet::new("pgweir_backends", &self.backends, &node, BackendState::WORDS)?,
             role: GaugeSet::new("pgweir_node_role", &self.role, &node, &self.roles)?,
+            fresh_as_of: self.fresh_as_of.get_metric_with_label_values(&node)?,
             label: label.clone(),
         })
     }
@@ -225,6 +238,7 @@ impl NodeFamilies {
         let id = node.label().id.to_string();
         self.hide(node.label());
         remove(&self.up, &[&id]);
+        remove(&self.fresh_as_of, &[&id]);
         for word in BackendState::WORDS {
             remove(&self.backends, &[&id, word]);
         }
@@ -248,7 +262,7 @@ impl NodeFamilies {
 }
 
 /// Removes a series. That it is not there is no fault: the aim is reached.
-fn remove(family: &IntGaugeVec, values: &[&str]) {
+fn remove<P: Atomic>(family: &GenericGaugeVec<P>, values: &[&str]) {
     if let Err(error) = family.remove_label_values(values) {
         tracing::debug!(%error, "series was not there");
     }

@@ -103,6 +103,11 @@ pub const METRICS: &[MetricRow] = &[
     gauge("pgweir_node_info", &["node", "hostname", "port"], "Always 1; where the node of that id is."),
     gauge("pgweir_node_up", &["node"], "1 when the node may be used, else 0."),
     gauge("pgweir_node_role", &["node", "role"], "1 for the role that the node has now, 0 for the others."),
+    gauge(
+        "pgweir_node_fresh_as_of_seconds",
+        &["node"],
+        "Up to when the standby is known to show everything, in seconds since the Unix epoch; 0 when not known.",
+    ),
     gauge("pgweir_topology_epoch", &[], "Counts the changes of the nodes' roles and states."),
     counter(
         "pgweir_observations_dropped_total",
