@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::BufMut;
 use protocol::frame::Header;
-use protocol::message::{self, Object, TxStatus, View};
+use protocol::message::{self, Bind, Object, TxStatus, View};
 use protocol::tracker::{Ask, Owner, Token};
 use router::{Effect, StatementKind};
 
@@ -192,15 +192,7 @@ impl Engine {
             }
             Some(statement) => {
                 self.ensure_prepared(env, books, out, &statement);
-                let name = statement.id().name();
-                let body = header.len - 1 - 4 - bind.statement.len() + name.len();
-                out.own(|own| {
-                    put_header(own, b'B', body);
-                    own.put_slice(bind.portal);
-                    own.put_u8(0);
-                    own.put_slice(name.as_bytes());
-                    own.put_u8(0);
-                });
+                put_bind(out, &bind, &statement.id().name(), header.len);
                 self.tracker.push(Ask::Bind, Owner::Client);
                 let rest = bind.rest;
                 buf.consume(rest);
@@ -284,4 +276,16 @@ impl Engine {
         }
         self.follow_events(books);
     }
+}
+
+/// The front of a Bind message of `len` bytes, of the statement that the server knows as `name`.
+fn put_bind(out: &mut Out, bind: &Bind<'_>, name: &str, len: usize) {
+    let body = len - 1 - 4 - bind.statement.len() + name.len();
+    out.own(|own| {
+        put_header(own, b'B', body);
+        own.put_slice(bind.portal);
+        own.put_u8(0);
+        own.put_slice(name.as_bytes());
+        own.put_u8(0);
+    });
 }
