@@ -59,13 +59,15 @@ impl Bench {
 }
 
 const MODES: [&str; 3] = ["simple", "extended", "prepared"];
+/// Clients, and transactions of each.
+const LOADS: [(u32, u32); 8] = [(2, 60), (4, 40), (8, 25), (16, 15), (32, 8), (64, 4), (104, 3), (300, 2)];
 
 #[test]
 fn pgbench_tpcb_like_at_scale_10() -> Result<()> {
     let bench = Bench::new(10, "")?;
     let mut history = 0;
     for mode in MODES {
-        for (clients, transactions) in [(2, 100), (16, 20), (64, 8)] {
+        for (clients, transactions) in LOADS {
             bench.run("tpcb-like", mode, clients, transactions, &[])?;
             history += u64::from(clients * transactions);
         }
@@ -82,7 +84,7 @@ fn pgbench_tpcb_like_at_scale_10() -> Result<()> {
 fn pgbench_simple_update() -> Result<()> {
     let bench = Bench::new(1, "")?;
     for mode in MODES {
-        for (clients, transactions) in [(2, 100), (16, 20), (64, 8)] {
+        for (clients, transactions) in LOADS {
             bench.run("simple-update", mode, clients, transactions, &[])?;
         }
     }
@@ -97,7 +99,7 @@ fn pgbench_select_only_is_split_by_weight() -> Result<()> {
     let bench = Bench::new(1, "")?;
     let mut total = 0;
     for mode in MODES {
-        for (clients, transactions) in [(2, 400), (4, 200), (8, 100), (16, 100), (32, 50), (64, 25)] {
+        for (clients, transactions) in LOADS.map(|(clients, transactions)| (clients, transactions * 8)) {
             bench.run("select-only", mode, clients, transactions, &[])?;
             total += (clients * transactions) as usize;
         }

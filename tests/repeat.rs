@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use harness::{Cluster, Msgs, RawClient, Reply, eventually, msgs, rig};
+use harness::{Cluster, Msgs, RawClient, Reply, WHERE, eventually, msgs, rig};
 
 const BUSY: &str = "usename = 'bench' AND state = 'active'";
 
@@ -91,5 +91,29 @@ fn fo_01_what_was_answered_in_part_or_may_have_written_is_not_repeated() -> Resu
     end_the_busy_one(&cluster, &[1, 2])?;
     assert_eq!(client.read_to_end()?.to_string(), "T E(57P01)");
     assert_eq!(cluster.scalar(0, "SELECT count(*) FROM t")?, "0");
+    Ok(())
+}
+
+#[test]
+fn pp_01_a_read_on_a_node_that_froze_is_answered_by_another_one() -> Result<()> {
+    let (cluster, weir) = rig(2, "")?;
+    let mut clients: Vec<RawClient> = (0..8).map(|_| weir.client()).collect::<Result<_>>()?;
+    let mut idle = weir.client()?;
+    for client in &mut clients {
+        // Both nodes get backends.
+        client.scalar(WHERE)?;
+    }
+    cluster.freeze(1);
+    for client in &mut clients {
+        client.set_deadline(Duration::from_secs(8));
+        client.send(&msgs().Q(WHERE))?;
+    }
+    for client in &mut clients {
+        let answer = client.read_until(|reply| matches!(reply, Reply::ReadyForQuery(_)))?.to_string();
+        assert_eq!(answer, "T D(n2) C(SELECT 1) Z(I)");
+    }
+    weir.wait_pool_nodes(Duration::from_secs(5), |nodes| nodes[1]["status"] == "down")?;
+    assert_eq!(idle.scalar(WHERE)?, "n2", "an idle client notices nothing");
+    cluster.thaw(1);
     Ok(())
 }
