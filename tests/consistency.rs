@@ -138,7 +138,6 @@ fn sr_02_eventual_reads_what_the_standby_has() -> Result<()> {
 }
 
 #[test]
-#[ignore = "sessions obey the general key only so far"]
 fn sr_02_consistency_is_a_database_or_users_own() -> Result<()> {
     let yaml = "consistency: eventual\ndatabases:\n  bench: { consistency: read_your_writes }";
     let (cluster, weir) = prepared(1, yaml)?;
