@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::{Moment, NodeId};
 
-/// Samples of the primary that are remembered; older ones tell of older moments only.
+/// Samples of the primary that are remembered.
 const SAMPLES: usize = 64;
 /// The size of a WAL page, and of the header at its front (`xlog_internal.h`): short, or long at the front
 /// of a segment. A position just behind a header is the page's border to a standby.
@@ -43,10 +43,30 @@ impl Yardstick {
 
     /// The primary answered `insert_lsn` to a question sent at `asked`.
     pub fn primary(&mut self, asked: Moment, insert_lsn: u64) {
-        if self.samples.len() >= SAMPLES {
-            self.samples.pop_front();
+        let lsn = border(insert_lsn);
+        match self.samples.back_mut() {
+            // Nothing was written meanwhile: the later moment says more.
+            Some(last) if last.1 == lsn => last.0 = asked,
+            _ => {
+                self.thin(asked);
+                self.samples.push_back((asked, lsn));
+            }
         }
-        self.samples.push_back((asked, border(insert_lsn)));
+    }
+
+    /// Makes place: the sample goes whose neighbours are closest for its age, so that steps grow with age and
+    /// far samples stay for standbys that are far behind.
+    fn thin(&mut self, now: Moment) {
+        if self.samples.len() < SAMPLES {
+            return;
+        }
+        let gap = |place: usize| {
+            let moment = |place: usize| self.samples.get(place).map_or(now.0, |(asked, _)| asked.0);
+            let age = now.0.saturating_sub(moment(place)).as_secs_f64().max(f64::MIN_POSITIVE);
+            moment(place + 1).saturating_sub(moment(place - 1)).as_secs_f64() / age
+        };
+        let closest = (1..self.samples.len() - 1).min_by(|a, b| gap(*a).total_cmp(&gap(*b)));
+        self.samples.remove(closest.unwrap_or_default());
     }
 
     /// Up to when a standby that has replayed up to `replay_lsn` shows everything.
@@ -99,13 +119,16 @@ mod tests {
     }
 
     #[test]
-    fn old_samples_are_forgotten() {
+    fn old_samples_grow_sparse_but_stay() {
         let mut yardstick = Yardstick::default();
-        for sample in 0..1_000 {
+        for sample in 1..10_000 {
             yardstick.primary(at(sample), sample * 100);
+            assert!(yardstick.samples.len() <= SAMPLES);
         }
-        assert_eq!(yardstick.samples.len(), SAMPLES);
-        assert_eq!(yardstick.standby(100), None);
+        assert_eq!(yardstick.standby(100), Some(at(1)));
+        assert_eq!(yardstick.standby(9_999 * 100), Some(at(9_999)));
+        let far = yardstick.standby(5_000 * 100).unwrap();
+        assert!(far > at(2_000) && far <= at(5_000), "{far:?}");
     }
 
     #[test]

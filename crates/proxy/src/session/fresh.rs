@@ -3,7 +3,7 @@
 //! No round trip is added: the session remembers when it was told that its write is done, and the sampler
 //! says up to when each standby shows everything.
 
-use cluster::{NodeId, Role, Topology};
+use cluster::{NodeId, Topology};
 use config::Consistency;
 use router::Target;
 
@@ -12,7 +12,8 @@ use super::Session;
 impl Session {
     /// The client is told now that what it has written is done.
     pub(super) fn has_written(&mut self) {
-        if self.config.load().consistency != Consistency::Eventual {
+        let (database, user) = (&self.identity.database, &self.identity.user);
+        if self.config.load().consistency(database, user) != Consistency::Eventual {
             self.last_write = Some(self.worker.shared.deps.now());
         }
     }
@@ -24,12 +25,10 @@ impl Session {
             return Vec::new();
         }
         let freshness = self.freshness.load();
-        let standbys = topology.nodes.iter().filter(|node| node.role == Role::Standby);
-        let stale: Vec<NodeId> =
-            standbys.map(|node| node.id).filter(|id| !freshness.covers(*id, last_write)).collect();
-        if stale.is_empty() {
-            self.last_write = None;
-        } else {
+        // The write is remembered for good: a standby that comes back may show less than the others.
+        let standbys = topology.usable_standbys().map(|node| node.id);
+        let stale: Vec<NodeId> = standbys.filter(|id| !freshness.covers(*id, last_write)).collect();
+        if !stale.is_empty() {
             (self.worker.shared.deps.want_fresh)();
         }
         stale

@@ -8,11 +8,13 @@
 
 mod acquire;
 mod again;
+mod deadline;
 mod end;
 mod fresh;
 mod greet;
 mod lazy;
 mod lazy_batch;
+mod limits;
 mod local;
 mod parsed;
 mod relay;
@@ -71,7 +73,7 @@ pub(crate) struct Session {
     freshness: Reader<Freshness>,
     /// Where the last read went; the next one stays there without statement-level balancing.
     read_node: Option<NodeId>,
-    /// When the client was told that its last write is done, until every standby shows it.
+    /// When the client was told that its last write is done.
     last_write: Option<Moment>,
     mode: PoolMode,
     parse: ParseOptions,
@@ -89,6 +91,7 @@ pub(crate) struct Session {
     /// Messages of a refused batch are dropped up to the client's Sync.
     skip_to_sync: bool,
     again: again::Again,
+    deadline: deadline::Deadline,
 }
 
 impl Session {
@@ -127,6 +130,7 @@ impl Session {
             to_client: Out::default(),
             skip_to_sync: false,
             again: again::Again::default(),
+            deadline: deadline::Deadline::default(),
         }
     }
 
@@ -152,6 +156,7 @@ impl Session {
             if let Err(end) = self.serve_unit(unit).await {
                 return end;
             }
+            self.deadline.unit_done(self.lazy.is_open());
         }
     }
 
@@ -202,6 +207,7 @@ impl Session {
         self.from_client.make_room_to_read(need);
         let count = ready!(self.stream.poll_read_into(cx, self.from_client.spare()))?;
         self.from_client.advance(count);
+        self.deadline.client_moved();
         self.worker.shared.deps.metrics.client_received_bytes.inc_by(count as u64);
         Poll::Ready(Ok(count > 0))
     }
