@@ -122,13 +122,13 @@ table! {
         /// Most prepared statements that are kept on one backend.
         max_prepared_statements: u32, Limits::count(1, MANY), "1000", Reload, Active;
         /// Idle time outside transactions after which a client is disconnected; 0 is never.
-        client_idle_limit: Option<Duration>, Limits::of(Seconds, 1, 30 * DAY).off(Off::Zero), "0", Reload, Reserved;
+        client_idle_limit: Option<Duration>, Limits::of(Seconds, 1, 30 * DAY).off(Off::Zero), "0", Reload, Active;
         /// Idle time inside a transaction after which a client is disconnected; 0 is never.
-        idle_transaction_timeout: Option<Duration>, Limits::of(Seconds, 1, 30 * DAY).off(Off::Zero), "0", Reload, Reserved;
-        /// Longest run of a statement; 0 is no limit.
-        query_timeout: Option<Duration>, Limits::of(Seconds, 1, 30 * DAY).off(Off::Zero), "0", Reload, Reserved;
+        idle_transaction_timeout: Option<Duration>, Limits::of(Seconds, 1, 30 * DAY).off(Off::Zero), "0", Reload, Active;
+        /// Longest run of a statement, or of a batch up to its Sync; it is cancelled then. 0 is no limit.
+        query_timeout: Option<Duration>, Limits::of(Seconds, 1, 30 * DAY).off(Off::Zero), "0", Reload, Active;
         /// Longest transaction; 0 is no limit.
-        transaction_timeout: Option<Duration>, Limits::of(Seconds, 1, 30 * DAY).off(Off::Zero), "0", Reload, Reserved;
+        transaction_timeout: Option<Duration>, Limits::of(Seconds, 1, 30 * DAY).off(Off::Zero), "0", Reload, Active;
         /// How long a client may take to log in.
         authentication_timeout: Duration, Limits::of(Seconds, 100, HOUR), "60s", Reload, Active;
         /// Settings of single databases by the name that clients ask for; `"*"` is all others. See "A database

@@ -230,6 +230,12 @@ impl Engine {
         self.fatal.is_some_and(|code| code.0.starts_with(b"57P0"))
     }
 
+    /// The client has not been sent the whole of a message: nothing can be told to it any more.
+    #[must_use]
+    pub fn is_inside_answer(&self) -> bool {
+        self.server_rest.is_some_and(|rest| rest.pass)
+    }
+
     /// What the client's books learn from now on can be taken back.
     pub fn begin_journal(&mut self) {
         self.statements.begin_journal();

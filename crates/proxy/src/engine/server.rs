@@ -3,7 +3,7 @@
 use bytes::BufMut;
 use protocol::error::{ErrorView, PgError, Severity};
 use protocol::frame::{HEADER_LEN, backend_header};
-use protocol::message;
+use protocol::message::{self, TxStatus};
 use protocol::sqlstate::SqlState;
 use protocol::tracker::{Fate, Push};
 use router::PinReason;
@@ -59,6 +59,9 @@ impl Engine {
                 fate = self.told(fate, message);
             }
             let failed = self.look_into(header.tag, message, books, watch);
+            if fate == Fate::Pass && status == Some(TxStatus::Idle) {
+                watch.transaction();
+            }
             self.follow_settings((header.tag, fate, push), message, books);
             if header.tag == b'E' && self.moving.is_some() {
                 self.moving = Some(Moved::Failed);
@@ -126,7 +129,6 @@ impl Engine {
         }
         if self.tracker.is_clean() {
             self.ddl = false;
-            watch.transaction();
         }
     }
 

@@ -323,7 +323,7 @@ impl Session {
                 Poll::Pending => break,
             }
         }
-        Poll::Pending
+        self.waited_too_long(cx).map_or(Poll::Pending, |end| Poll::Ready(Err(end)))
     }
 }
 

@@ -8,6 +8,7 @@ use protocol::error::{ClientFacing, PgError, write_error};
 use protocol::sqlstate::SqlState;
 
 use super::Session;
+use super::deadline::Limit;
 use crate::backend::Backend;
 use crate::connect::send_cancel;
 use crate::engine::Violation;
@@ -15,7 +16,9 @@ use crate::engine::Violation;
 /// How long a client may take to take its last message.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a cancel request of ours may take.
-const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
+/// `ERRCODE_TRANSACTION_TIMEOUT`, since PostgreSQL 17.
+const TRANSACTION_TIMEOUT: SqlState = SqlState(*b"25P04");
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +52,9 @@ pub(crate) enum End {
     /// The login, or settings that it asked for, were refused.
     #[error("refused: {}", .0.message)]
     Refused(PgError),
+    /// A time limit.
+    #[error("{} reached", .0.as_str())]
+    Overdue(Limit),
     /// One side did not keep to the protocol.
     #[error("protocol violation: {0}")]
     Violation(Violation),
@@ -67,6 +73,7 @@ impl End {
             Self::NodeLost(_) => "node_lost",
             Self::Fenced { .. } => "node_fenced",
             Self::Refused(_) => "refused",
+            Self::Overdue(limit) => limit.as_str(),
             Self::Violation(_) => "protocol_violation",
         }
     }
@@ -94,9 +101,29 @@ impl End {
                 )
             }
             Self::Refused(error) => Some(error.clone()),
+            Self::Overdue(limit) => Some(overdue(*limit)),
             Self::Violation(violation) => Some(violation.to_client()),
         }
     }
+}
+
+/// PostgreSQL's words for the same limits of its own (`postgres.c`).
+fn overdue(limit: Limit) -> PgError {
+    let (code, what) = match limit {
+        Limit::ClientIdle => (SqlState::IDLE_SESSION_TIMEOUT, "idle-session timeout"),
+        Limit::IdleTransaction => {
+            (SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT, "idle-in-transaction timeout")
+        }
+        Limit::Transaction => (TRANSACTION_TIMEOUT, "transaction timeout"),
+        Limit::Query | Limit::Cancel => {
+            let text = "terminating connection because the server did not cancel an overdue statement";
+            let detail = "Whether the statement in flight took effect is not known.";
+            let error = PgError::fatal(SqlState::QUERY_CANCELED, text).with_detail(detail);
+            return error.with_hint("The limit is pgweir's query_timeout.");
+        }
+    };
+    PgError::fatal(code, format!("terminating connection due to {what}"))
+        .with_hint(format!("The limit is pgweir's {}.", limit.as_str()))
 }
 
 impl Session {
@@ -104,6 +131,11 @@ impl Session {
     pub(super) async fn finish(&mut self, end: &End) {
         if self.engine.saw_fatal() && matches!(end, End::NodeLost(_)) {
             // The server's own words are on their way to the client.
+        } else if self.engine.is_inside_answer() {
+            tracing::debug!(
+                client = self.client.entry.id,
+                "client not told why: it is in the middle of a message"
+            );
         } else if let Some(error) = end.farewell() {
             self.worker.shared.deps.metrics.errors.inc(&error.code.0);
             self.to_client.own(|own| write_error(own, &error));

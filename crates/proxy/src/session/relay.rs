@@ -14,11 +14,12 @@ use protocol::error::Severity;
 use protocol::frame::HEADER_LEN;
 use protocol::message::TxStatus;
 use protocol::sqlstate::SqlState;
-use router::{Access, Reason, Verdict};
+use router::{Access, PinReason, Reason, Verdict};
 use telemetry::metrics::{Kind, NodeMetrics};
 
 use super::acquire::{Interrupt, Refusal};
 use super::again::Losses;
+use super::deadline::{Doing, Ordinal};
 use super::{End, Session, with_env};
 use crate::backend::Backend;
 use crate::engine::{ClientOuts, ClientStep, ServerStep, Unit, Watch};
@@ -35,11 +36,16 @@ struct Counting {
     reason: Reason,
     read_only: Option<Observation>,
     wrote: Cell<bool>,
+    /// Transactions that have ended on this lease.
+    ended: Cell<Ordinal>,
+    /// It may be sent notifications: its silence means nothing.
+    listens: Cell<bool>,
 }
 
 impl Watch for Counting {
     fn statement(&self, verdict: &Verdict) {
         self.wrote.set(self.wrote.get() | (verdict.access == Access::Write));
+        self.listens.set(self.listens.get() | (verdict.pin == Some(PinReason::Listen)));
         if let Some(node) = &self.node {
             node.statement(kind(verdict), self.reason as usize);
         }
@@ -57,6 +63,7 @@ impl Watch for Counting {
     }
 
     fn transaction(&self) {
+        self.ended.set(self.ended.get().wrapping_add(1));
         self.shared.deps.metrics.transactions.inc();
     }
 
@@ -138,6 +145,7 @@ impl Session {
             let relayed = self.relay(&mut relay).await;
             let staying = relay.leaving.is_none();
             match self.end_relay(relay, relayed).await {
+                Err(end) if staying && self.is_goodbye() && !self.goes_down(node).await => return Err(end),
                 Err(end) if staying => self.take_back(target, node, end, &mut losses)?,
                 ended => return ended,
             }
@@ -169,6 +177,8 @@ impl Session {
             shared: Arc::clone(&self.worker.shared),
             reason,
             wrote: Cell::new(false),
+            ended: Cell::new(0),
+            listens: Cell::new(false),
             read_only: (!on_standby).then_some(Observation::ReadOnly { node: backend.node, epoch }),
         };
         Relay {
@@ -197,7 +207,8 @@ impl Session {
             return Ok(());
         };
         self.to_server.clear();
-        if matches!(end, End::NodeLost(_)) && !self.engine.saw_fatal() {
+        let silent = !self.engine.saw_fatal() || self.engine.was_shut_down();
+        if matches!(end, End::NodeLost(_)) && silent {
             let epoch = self.topology.load().epoch;
             self.worker.shared.observe(Observation::BackendLost { node: backend.node, epoch });
         }
@@ -226,9 +237,37 @@ impl Session {
                 return Poll::Ready(Err(end));
             }
             if !moved {
+                if let Some(end) = self.overdue_in_relay(relay, cx) {
+                    return Poll::Ready(Err(end));
+                }
                 self.pause();
                 return Poll::Pending;
             }
+        }
+    }
+
+    fn overdue_in_relay(&mut self, relay: &Relay, cx: &mut Context<'_>) -> Option<End> {
+        let limits = self.limits()?;
+        let doing = self.doing(relay);
+        let between = self.engine.is_settled() && self.engine.status() == TxStatus::Idle;
+        let transaction = (!between).then(|| relay.watch.ended.get());
+        self.keep_in_time(cx, &limits, doing, transaction)
+    }
+
+    fn doing(&self, relay: &Relay) -> Doing {
+        let tracker = self.engine.tracker();
+        // A server that waits for COPY data hears no cancel request, as little as its own statement_timeout.
+        let gives = tracker.in_copy() && self.to_server.is_empty();
+        if self.engine.is_waiting() && !gives {
+            return Doing::Running(tracker.next_push().unwrap_or(tracker.last_push()));
+        }
+        if gives || relay.leaving.is_some() || !self.to_client.is_empty() || !self.to_server.is_empty() {
+            return Doing::Other;
+        }
+        match self.engine.status() {
+            TxStatus::Idle if self.engine.is_settled() && relay.watch.listens.get() => Doing::Other,
+            TxStatus::Idle if self.engine.is_settled() => Doing::Idle,
+            _ => Doing::IdleInTransaction,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Reading units of work from the client, and refusing those that cannot be served.
 
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use protocol::error::{ClientFacing, PgError, write_error};
 use protocol::frame::{HEADER_LEN, frontend_header};
@@ -96,10 +96,11 @@ impl Session {
         if at_border && self.client.entry.has(Flag::Drain) {
             return Poll::Ready(Err(End::Drained));
         }
-        match ready!(self.poll_read_client(cx, need)) {
-            Ok(true) => Poll::Ready(Ok(())),
-            Ok(false) => Poll::Ready(Err(End::ClientLeft)),
-            Err(error) => Poll::Ready(Err(End::ClientGone(error))),
+        match self.poll_read_client(cx, need) {
+            Poll::Ready(Ok(true)) => Poll::Ready(Ok(())),
+            Poll::Ready(Ok(false)) => Poll::Ready(Err(End::ClientLeft)),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(End::ClientGone(error))),
+            Poll::Pending => self.idle_too_long(cx).map_or(Poll::Pending, |end| Poll::Ready(Err(end))),
         }
     }
 

@@ -1,0 +1,275 @@
+//! Time limits: each ends what it is for, with PostgreSQL's words, and nothing else.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use harness::{Cluster, Pgweir, RawClient, Reply, msgs, rig};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// The FATAL that ends the session, as `code: text`, after whatever else comes before it.
+fn farewell(client: &mut RawClient) -> Result<String> {
+    let replies = client.read_to_end()?;
+    let Some(Reply::Error(fields)) = replies.0.last() else { bail!("no farewell: [{replies}]") };
+    ensure!(fields.get('V') == "FATAL", "{replies}");
+    Ok(format!("{}: {}", fields.get('C'), fields.get('M')))
+}
+
+const IDLE: &str = "57P05: terminating connection due to idle-session timeout";
+const IDLE_IN_TRANSACTION: &str = "25P03: terminating connection due to idle-in-transaction timeout";
+const TRANSACTION: &str = "25P04: terminating connection due to transaction timeout";
+const CANCELLED: &str = "canceling statement due to user request";
+
+/// Nobody is left in a transaction on the primary.
+fn rolled_back(cluster: &Cluster) -> Result<()> {
+    let open = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'bench' AND xact_start IS NOT NULL";
+    cluster.wait_scalar(0, open, "0", Duration::from_secs(3))
+}
+
+/// It came between `least` and a second later.
+fn in_time(started: Instant, least: Duration) -> Result<()> {
+    let took = started.elapsed();
+    ensure!(took >= least && took < least + Duration::from_secs(1), "after {took:?}, not {least:?}");
+    Ok(())
+}
+
+fn table(cluster: &Cluster) -> Result<()> {
+    cluster.setup("CREATE TABLE t(id int primary key); INSERT INTO t VALUES (1); GRANT ALL ON t TO bench")
+}
+
+#[test]
+fn to_05_idle_in_transaction_ends_with_25p03_and_is_rolled_back() -> Result<()> {
+    let (cluster, weir) = rig(0, "default_pool_size: 1\nidle_transaction_timeout: 400ms")?;
+    table(&cluster)?;
+    for begun in ["BEGIN", "BEGIN; INSERT INTO t VALUES (2)", "BEGIN; SELECT 1/0"] {
+        let mut client = weir.client()?;
+        let started = Instant::now();
+        client.send(&msgs().Q(begun))?;
+        ensure!(farewell(&mut client)? == IDLE_IN_TRANSACTION, "{begun}");
+        in_time(started, 400 * MS)?;
+        rolled_back(&cluster)?;
+        assert_eq!(weir.client()?.scalar("SELECT count(*) FROM t")?, "1");
+    }
+    // A batch that nobody ends.
+    let mut client = weir.client()?;
+    client.send(&msgs().PBE("INSERT INTO t VALUES (2)").H())?;
+    ensure!(farewell(&mut client)? == IDLE_IN_TRANSACTION);
+    rolled_back(&cluster)
+}
+
+#[test]
+fn to_05_who_waits_for_a_lock_or_works_is_not_idle_in_transaction() -> Result<()> {
+    let (cluster, weir) = rig(0, "default_pool_size: 3\nidle_transaction_timeout: 400ms")?;
+    table(&cluster)?;
+    let mut holder = cluster.direct(0)?;
+    holder.simple("BEGIN; DELETE FROM t")?;
+    let mut waiter = weir.client()?;
+    waiter.simple("BEGIN")?;
+    waiter.send(&msgs().Q("DELETE FROM t"))?;
+    ensure!(waiter.silent_for(900 * MS)?, "cut while it waited for a lock");
+    holder.simple("ROLLBACK")?;
+    assert_eq!(waiter.read_ready(1)?.to_string(), "C(DELETE 1) Z(T)");
+    // Always shorter than the limit, together longer; lazily begun, too.
+    for _ in 0..4 {
+        std::thread::sleep(150 * MS);
+        waiter.simple("SELECT 1")?;
+    }
+    waiter.simple("ROLLBACK; BEGIN")?;
+    let (mut lazy, mut copy) = (weir.client()?, weir.client()?);
+    for _ in 0..3 {
+        lazy.simple("BEGIN")?;
+        std::thread::sleep(250 * MS);
+        lazy.simple("COMMIT")?;
+        std::thread::sleep(250 * MS);
+    }
+    // Outside of a transaction nothing is cut.
+    lazy.simple("SELECT 1")?;
+    // COPY in progress is work of the server's, however slow the client is.
+    copy.send(&msgs().Q("COPY t FROM STDIN"))?;
+    std::thread::sleep(900 * MS);
+    copy.send(&msgs().d(b"7\n").c())?;
+    assert_eq!(copy.read_ready(1)?.to_string(), "G C(COPY 1) Z(I)");
+    ensure!(farewell(&mut waiter)? == IDLE_IN_TRANSACTION, "the guilty one");
+    Ok(())
+}
+
+#[test]
+fn to_05_idle_clients_end_with_57p05_and_nobody_else() -> Result<()> {
+    let (cluster, weir) = rig(0, "default_pool_size: 5\nclient_idle_limit: 400ms")?;
+    table(&cluster)?;
+    let (mut listener, mut worker, mut reader) = (weir.client()?, weir.client()?, weir.client()?);
+    listener.simple("CREATE TEMP TABLE mine(id int)")?;
+    listener.simple("LISTEN news")?;
+    reader.send(&msgs().Q("SELECT repeat('x', 1000) FROM generate_series(1, 50000)"))?;
+    worker.send(&msgs().Q("SELECT pg_sleep(1.2)"))?;
+    let (mut fresh, mut used, mut pinned) = (weir.client()?, weir.client()?, weir.client()?);
+    pinned.simple("CREATE TEMP TABLE mine(id int)")?;
+    used.simple("SELECT 1")?;
+    let started = Instant::now();
+    for client in [&mut fresh, &mut used, &mut pinned] {
+        ensure!(farewell(client)? == IDLE);
+    }
+    in_time(started, 300 * MS)?;
+    // What answers itself is no idleness, either; nor is an open transaction this limit's.
+    let (mut local, mut open) = (weir.client()?, weir.client()?);
+    open.simple("BEGIN")?;
+    for _ in 0..3 {
+        std::thread::sleep(250 * MS);
+        local.simple("SHOW POOL_NODES")?;
+    }
+    assert_eq!(worker.read_ready(1)?.to_string(), "T D() C(SELECT 1) Z(I)");
+    open.simple("SELECT 1; COMMIT")?;
+    let rows = reader.read_ready(1)?.0.iter().filter(|reply| matches!(reply, Reply::DataRow(_))).count();
+    assert_eq!(rows, 50_000, "a slow reader is not idle");
+    cluster.sql(0, "NOTIFY news")?;
+    weir.client()?.simple("NOTIFY news")?;
+    ensure!(matches!(listener.next()?, Some(Reply::Notification { .. })), "the listener stays");
+    Ok(())
+}
+
+#[test]
+fn to_05_an_overdue_statement_is_cancelled_and_the_session_goes_on() -> Result<()> {
+    let (cluster, weir) = rig(1, "default_pool_size: 1\nquery_timeout: 400ms\nconsistency: eventual")?;
+    table(&cluster)?;
+    let mut client = weir.client()?;
+    let overdue = [
+        (msgs().Q("SELECT pg_sleep(20)"), "T E(57014) Z(I)"),
+        (msgs().Q("INSERT INTO t SELECT 5 FROM pg_sleep(20)"), "E(57014) Z(I)"),
+        (
+            msgs().PBE("SELECT pg_sleep(20)").S().Q("SELECT 'next'"),
+            "1 2 E(57014) Z(I) T D(next) C(SELECT 1) Z(I)",
+        ),
+    ];
+    for (messages, wanted) in overdue {
+        let started = Instant::now();
+        let replies = client.talk(&messages)?;
+        let error = replies.error().with_context(|| replies.to_string())?;
+        ensure!(error.get('M') == CANCELLED, "{replies}");
+        ensure!(replies.to_string() == wanted, "{replies}");
+        in_time(started, 400 * MS)?;
+        assert_eq!(client.scalar("SELECT 'on'")?, "on");
+    }
+    // The server waits for the client: nothing is overdue.
+    client.send(&msgs().Q("COPY t FROM STDIN"))?;
+    std::thread::sleep(800 * MS);
+    client.send(&msgs().d(b"1\n").c())?;
+    assert_eq!(client.read_ready(1)?.to_string(), "G E(23505) Z(I)");
+    // In a transaction it fails that, and no more.
+    client.simple("BEGIN")?;
+    ensure!(client.sqlstate_of("SELECT pg_sleep(20)")? == "57014");
+    ensure!(client.sqlstate_of("SELECT 1")? == "25P02");
+    client.simple("ROLLBACK")?;
+    assert_eq!(client.scalar("SELECT count(*) FROM t")?, "1");
+    Ok(())
+}
+
+#[test]
+fn to_05_many_short_statements_are_not_one_long_one() -> Result<()> {
+    let (cluster, weir) = rig(0, "default_pool_size: 1\nquery_timeout: 400ms")?;
+    table(&cluster)?;
+    let (mut client, mut next) = (weir.client()?, weir.client()?);
+    client.simple("BEGIN")?;
+    next.send(&msgs().Q("SELECT 'waited'"))?;
+    for _ in 0..6 {
+        client.simple("SELECT pg_sleep(0.15)")?;
+    }
+    // A pipeline: of one batch, and of many.
+    let (mut batch, mut pipeline) = (msgs(), msgs());
+    for _ in 0..2 {
+        batch = batch.PBE("SELECT pg_sleep(0.15)");
+    }
+    for _ in 0..6 {
+        pipeline = pipeline.PBE("SELECT pg_sleep(0.15)").S();
+    }
+    for messages in [batch.S(), pipeline] {
+        let replies = client.talk(&messages)?;
+        ensure!(replies.error().is_none(), "{replies}");
+    }
+    // An idle transaction is not a statement, nor is waiting for a backend.
+    std::thread::sleep(600 * MS);
+    client.simple("COMMIT")?;
+    assert_eq!(next.read_ready(1)?.to_string(), "T D(waited) C(SELECT 1) Z(I)");
+    Ok(())
+}
+
+#[test]
+fn to_05_a_long_transaction_ends_with_25p04() -> Result<()> {
+    let (cluster, weir) = rig(0, "default_pool_size: 2\ntransaction_timeout: 500ms")?;
+    table(&cluster)?;
+    let scripts: [&[&str]; 4] = [
+        &["BEGIN"],
+        &["BEGIN", "INSERT INTO t VALUES (2)"],
+        &["BEGIN", "SELECT pg_sleep(20)"],
+        &["INSERT INTO t SELECT 3 FROM pg_sleep(20)"],
+    ];
+    for script in scripts {
+        let mut client = weir.client()?;
+        let started = Instant::now();
+        for sql in script {
+            client.send(&msgs().Q(sql))?;
+        }
+        ensure!(farewell(&mut client)? == TRANSACTION, "{script:?}");
+        in_time(started, 500 * MS)?;
+        rolled_back(&cluster)?;
+    }
+    // Statements all along do not save it.
+    let mut client = weir.client()?;
+    client.simple("BEGIN")?;
+    for _ in 0..20 {
+        client.send(&msgs().Q("SELECT pg_sleep(0.05)"))?;
+    }
+    ensure!(farewell(&mut client)? == TRANSACTION);
+    assert_eq!(weir.client()?.scalar("SELECT count(*) FROM t")?, "1");
+    Ok(())
+}
+
+#[test]
+fn to_05_many_short_transactions_are_not_one_long_one() -> Result<()> {
+    let (cluster, weir) = rig(0, "default_pool_size: 2\ntransaction_timeout: 500ms")?;
+    table(&cluster)?;
+    let (mut explicit, mut pinned) = (weir.client()?, weir.client()?);
+    pinned.simple("CREATE TEMP TABLE mine(id int)")?;
+    for client in [&mut explicit, &mut pinned] {
+        let mut pipeline = msgs();
+        for _ in 0..6 {
+            pipeline = pipeline.Q("BEGIN").Q("SELECT pg_sleep(0.15)").Q("COMMIT");
+        }
+        for _ in 0..6 {
+            pipeline = pipeline.PBE("SELECT pg_sleep(0.15)").S();
+        }
+        let replies = client.talk(&pipeline)?;
+        ensure!(replies.error().is_none(), "{replies}");
+        for _ in 0..3 {
+            client.simple("BEGIN")?;
+            std::thread::sleep(200 * MS);
+            client.simple("COMMIT")?;
+        }
+        // Idle outside of a transaction.
+        std::thread::sleep(700 * MS);
+        client.simple("SELECT 1")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn to_05_limits_hold_in_session_pooling_and_change_with_a_reload() -> Result<()> {
+    let options = harness::PgweirOptions::yaml("pool_mode: session\nidle_transaction_timeout: 400ms");
+    let cluster = Cluster::new(harness::ClusterOptions::default())?;
+    let weir = Pgweir::start_with(&cluster, &options)?;
+    let mut client = weir.client()?;
+    client.simple("BEGIN; SELECT 1")?;
+    ensure!(farewell(&mut client)? == IDLE_IN_TRANSACTION);
+    weir.rewrite(&cluster, &harness::PgweirOptions::yaml("pool_mode: session"))?;
+    weir.signal(rustix::process::Signal::HUP);
+    ensure!(harness::eventually(Duration::from_secs(3), || {
+        let mut open = match weir.client() {
+            Ok(client) => client,
+            Err(_) => return false,
+        };
+        open.simple("BEGIN").is_ok() && {
+            std::thread::sleep(600 * MS);
+            open.simple("COMMIT").is_ok()
+        }
+    }));
+    Ok(())
+}
