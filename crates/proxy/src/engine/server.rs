@@ -115,6 +115,7 @@ impl Engine {
                 }
             }
             b'Z' => self.on_ready(watch),
+            b'N' => self.on_notice(message),
             b'E' => return self.on_error(message, watch),
             _ => {}
         }
@@ -165,6 +166,16 @@ impl Engine {
         }
     }
 
+    /// An immediate shutdown and a crash are told in a WARNING, and nothing follows (`postgres.c`, `quickdie`).
+    fn on_notice(&mut self, message: &[u8]) {
+        let view = ErrorView::parse(message.get(HEADER_LEN..).unwrap_or_default());
+        let goodbye =
+            view.code().filter(|code| *code == SqlState::ADMIN_SHUTDOWN || *code == SqlState::CRASH_SHUTDOWN);
+        if view.severity() == Some(Severity::Warning) && goodbye.is_some() {
+            self.fatal = goodbye;
+        }
+    }
+
     fn on_error(&mut self, message: &[u8], watch: &dyn Watch) -> Option<PgError> {
         let view = ErrorView::parse(message.get(HEADER_LEN..).unwrap_or_default());
         let severity = view.severity().unwrap_or(Severity::Error);
@@ -184,7 +195,7 @@ impl Engine {
 fn must_be_whole(tag: u8, len: usize) -> bool {
     match tag {
         b'Z' | b'C' | b'S' => true,
-        b'E' => len <= ERROR_LIMIT,
+        b'E' | b'N' => len <= ERROR_LIMIT,
         _ => false,
     }
 }

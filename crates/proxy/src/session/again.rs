@@ -4,8 +4,10 @@
 //! repeated; never once a byte of its answer was on its way to the client, nor once bytes behind it were
 //! forwarded. What the client's books learned from it is taken back first.
 
+use std::time::Duration;
+
 use bytes::BufMut;
-use cluster::NodeId;
+use cluster::{Node, NodeId};
 use protocol::message::TxStatus;
 use router::{Access, Effect, Target, TxControl};
 
@@ -16,6 +18,8 @@ use crate::engine::{Boundary, Unit};
 const MAX_REPEATS: usize = 2;
 /// Longer units are not (bytes).
 const UNIT_LIMIT: usize = 16 * 1024;
+/// How long it may take to find out whether a node that said goodbye is gone.
+const VERDICT_TIMEOUT: Duration = Duration::from_millis(300);
 /// A session that does nothing keeps no more room than this for them (bytes).
 const KEPT_ROOM: usize = 1024;
 
@@ -84,6 +88,18 @@ impl Session {
     /// What waits for the client is not an answer but the server's goodbye, and the unit can be repeated.
     pub(super) fn is_goodbye(&self) -> bool {
         self.again.armed && self.engine.was_shut_down()
+    }
+
+    /// Whether a server that ended a backend is going down itself: an administrator may as well have ended
+    /// just that statement (`pg_terminate_backend`), and does not want it to begin again elsewhere.
+    pub(super) async fn goes_down(&mut self, node: NodeId) -> bool {
+        let mut changes = self.worker.shared.deps.topology.changes();
+        let topology = &mut self.topology;
+        let down = async {
+            while topology.load().node(node).is_some_and(Node::is_usable) && changes.changed().await.is_ok() {
+            }
+        };
+        tokio::time::timeout(VERDICT_TIMEOUT, down).await.is_ok()
     }
 
     /// The backend was lost: puts the unit back in front of the client's buffer if it can go elsewhere. Else

@@ -44,15 +44,19 @@ fn a_close_is_taken_back_and_done_again() {
 
 #[test]
 fn only_a_server_that_goes_down_says_goodbye() {
-    for (severity, code, shut_down) in [
-        ("FATAL", "57P01", true),
-        ("FATAL", "57P02", true),
-        ("FATAL", "40001", false),
-        ("ERROR", "57014", false),
+    for (tag, severity, code, shut_down) in [
+        ('E', "FATAL", "57P01", true),
+        ('E', "FATAL", "57P02", true),
+        ('E', "FATAL", "40001", false),
+        ('E', "ERROR", "57014", false),
+        ('N', "WARNING", "57P01", true),
+        ('N', "WARNING", "57P02", true),
+        ('N', "WARNING", "01000", false),
+        ('N', "NOTICE", "57P01", false),
     ] {
         let mut pair = Pair::primary();
         pair.client(&q("SELECT 1"), 1000);
-        pair.server(&message('E', format!("S{severity}\0C{code}\0Mgone\0\0").as_bytes()), 1000);
+        pair.server(&message(tag, format!("S{severity}\0C{code}\0Mgone\0\0").as_bytes()), 1000);
         assert_eq!(pair.engine.was_shut_down(), shut_down, "{severity} {code}");
     }
 }
