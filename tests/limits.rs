@@ -1,9 +1,9 @@
-//! Time limits: each ends what it is for, with PostgreSQL's words, and nothing else.
+//! Limits: each ends or refuses what it is for, with PostgreSQL's words, and nothing else.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use harness::{Cluster, Pgweir, RawClient, Reply, msgs, rig};
+use harness::{Cluster, Login, PgError, Pgweir, RawClient, Reply, msgs, rig};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -271,5 +271,55 @@ fn to_05_limits_hold_in_session_pooling_and_change_with_a_reload() -> Result<()>
             open.simple("COMMIT").is_ok()
         }
     }));
+    Ok(())
+}
+
+/// What a login is refused with, as `code: text (detail)`; an error when it is not.
+fn refusal(weir: &Pgweir, login: &Login) -> Result<String> {
+    match login.connect(weir.port()) {
+        Ok(_) => bail!("let in"),
+        Err(error) => {
+            let PgError(fields) = error.downcast::<PgError>()?;
+            Ok(format!("{}: {} ({})", fields.get('C'), fields.get('M'), fields.get('D')))
+        }
+    }
+}
+
+/// Logs in as soon as there is room, in 3 s.
+fn soon(weir: &Pgweir, login: &Login) -> Result<RawClient> {
+    let mut client = None;
+    harness::eventually(Duration::from_secs(3), || {
+        client = login.connect(weir.port()).ok();
+        client.is_some()
+    });
+    client.context("not let in")
+}
+
+#[test]
+fn to_02_clients_of_a_database_and_of_a_user_are_limited() -> Result<()> {
+    let yaml = "max_db_client_connections: 3\nmax_user_client_connections: 2\n\
+                databases: {postgres: {max_db_client_connections: 1}}\n\
+                users: {postgres: {max_user_client_connections: 0}}";
+    let (_cluster, weir) = rig(0, yaml)?;
+    let (bench, other) = (Login::bench(), Login::new("other", "bench").password("other"));
+    let admin = |database| Login::new("postgres", database).password("postgres");
+    let (first, second) = (bench.connect(weir.port())?, bench.connect(weir.port())?);
+    let of_user = "53300: too many connections for role \"bench\" (max_user_client_connections is 2.)";
+    assert_eq!(refusal(&weir, &bench)?, of_user);
+    let third = other.connect(weir.port())?;
+    let of_database = "53300: too many connections for database \"bench\" (max_db_client_connections is 3.)";
+    assert_eq!(refusal(&weir, &other)?, of_database);
+    let _own = admin("postgres").connect(weir.port())?;
+    let own = "53300: too many connections for database \"postgres\" (max_db_client_connections is 1.)";
+    assert_eq!(refusal(&weir, &admin("postgres"))?, own);
+    // Whoever leaves makes room, however it leaves; who was refused takes none.
+    first.reset()?;
+    let first = soon(&weir, &bench)?;
+    assert_eq!(refusal(&weir, &other)?, of_database, "both are full again");
+    third.terminate()?;
+    second.terminate()?;
+    drop(first);
+    let _all: Vec<_> = (0..2).map(|_| soon(&weir, &admin("bench"))).collect::<Result<_>>()?;
+    soon(&weir, &bench)?.simple("SELECT 1")?;
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! What holds for one database, user or node, and the rows of `SHOW CONFIG`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cluster::NodeId;
@@ -48,6 +49,17 @@ pub struct HealthCheck {
     pub database: String,
 }
 
+/// The limit of `name`'s own entry, else that of all others, else the general one; 0 is no limit.
+fn limit_of<T>(
+    entries: &BTreeMap<String, T>,
+    name: &str,
+    own: impl Fn(&T) -> Option<u32>,
+    general: Option<u32>,
+) -> Option<u32> {
+    let of = |name: &str| entries.get(name).and_then(&own);
+    of(name).or_else(|| of(ALL)).or(general).filter(|limit| *limit > 0)
+}
+
 impl Config {
     /// The setting that holds for a database and a user. The more specific entry wins, and of two equally
     /// specific ones the user's: user, database, `users: "*"`, `databases: "*"`; `None` is the general key.
@@ -83,11 +95,42 @@ impl Config {
             .unwrap_or(self.consistency)
     }
 
-    /// Backends that are kept open for this database and user on each node (reserved in this version).
+    /// Backends that are kept open for this database and user on each node.
     #[must_use]
     pub fn min_pool_size(&self, database: &str, user: &str) -> u32 {
         self.override_for(database, user, |of| of.min_pool_size, |of| of.min_pool_size)
             .unwrap_or(self.min_pool_size)
+    }
+
+    /// Additional backends for this database's and user's clients that have waited long, on each node.
+    #[must_use]
+    pub fn reserve_pool_size(&self, database: &str, user: &str) -> u32 {
+        self.override_for(database, user, |of| of.reserve_pool_size, |of| of.reserve_pool_size)
+            .unwrap_or(self.reserve_pool_size)
+    }
+
+    /// Most client connections to this database.
+    #[must_use]
+    pub fn max_db_client_connections(&self, database: &str) -> Option<u32> {
+        limit_of(&self.databases, database, |of| of.max_db_client_connections, self.max_db_client_connections)
+    }
+
+    /// Most client connections of this user.
+    #[must_use]
+    pub fn max_user_client_connections(&self, user: &str) -> Option<u32> {
+        limit_of(&self.users, user, |of| of.max_user_client_connections, self.max_user_client_connections)
+    }
+
+    /// Most backends of this database on each node.
+    #[must_use]
+    pub fn max_db_connections(&self, database: &str) -> Option<u32> {
+        limit_of(&self.databases, database, |of| of.max_db_connections, self.max_db_connections)
+    }
+
+    /// Most backends of this user on each node.
+    #[must_use]
+    pub fn max_user_connections(&self, user: &str) -> Option<u32> {
+        limit_of(&self.users, user, |of| of.max_user_connections, self.max_user_connections)
     }
 
     /// The name on the nodes of the database that clients call `database`.

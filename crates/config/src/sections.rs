@@ -85,7 +85,7 @@ table! {
         /// As the key of the same name, for this database; 0 is no limit.
         max_db_connections: Option<u32>, Limits::count(0, MANY), "null", Reload, Reserved;
         /// As the key of the same name, for this database; 0 is no limit.
-        max_db_client_connections: Option<u32>, Limits::count(0, MANY), "null", Reload, Reserved;
+        max_db_client_connections: Option<u32>, Limits::count(0, MANY), "null", Reload, Active;
         /// As the key of the same name, for this database.
         consistency: Option<Consistency>, Limits::none(), "null", Reload, Active;
     }
@@ -111,7 +111,7 @@ table! {
         /// As the key of the same name, for this user; 0 is no limit.
         max_user_connections: Option<u32>, Limits::count(0, MANY), "null", Reload, Reserved;
         /// As the key of the same name, for this user; 0 is no limit.
-        max_user_client_connections: Option<u32>, Limits::count(0, MANY), "null", Reload, Reserved;
+        max_user_client_connections: Option<u32>, Limits::count(0, MANY), "null", Reload, Active;
         /// As the key of the same name, for this user.
         consistency: Option<Consistency>, Limits::none(), "null", Reload, Active;
     }

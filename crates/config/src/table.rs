@@ -108,9 +108,9 @@ table! {
         /// Most backends of one user, over all databases and nodes; 0 is no limit.
         max_user_connections: Option<u32>, Limits::count(1, MANY).off(Off::Zero), "0", Reload, Reserved;
         /// Most client connections to one database; 0 is no limit.
-        max_db_client_connections: Option<u32>, Limits::count(1, MANY).off(Off::Zero), "0", Reload, Reserved;
+        max_db_client_connections: Option<u32>, Limits::count(1, MANY).off(Off::Zero), "0", Reload, Active;
         /// Most client connections of one user; 0 is no limit.
-        max_user_client_connections: Option<u32>, Limits::count(1, MANY).off(Off::Zero), "0", Reload, Reserved;
+        max_user_client_connections: Option<u32>, Limits::count(1, MANY).off(Off::Zero), "0", Reload, Active;
         /// Connections of each node's `max_connections` that pools never use.
         reserved_connections: u32, Limits::count(0, 100_000), "3", Reload, Reserved;
         /// How long a client waits for a backend before it gets an error.

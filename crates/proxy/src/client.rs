@@ -21,7 +21,7 @@ use crate::login::{LoggedIn, LoginContext, LoginError, Outcome, login};
 use crate::registry::{Flag, Names, Registered};
 use crate::session::{Identity, Session};
 use crate::settings::Settings;
-use crate::shared::{ClientCount, Shared, Worker};
+use crate::shared::{ClientCount, Others, Shared, Worker};
 use crate::stream::Stream;
 use crate::workers::Workers;
 
@@ -113,7 +113,8 @@ async fn enter(worker: Arc<Worker>, registered: Registered, logged_in: LoggedIn,
         application_name: logged_in.application_name.clone(),
     });
     let in_console = config::ADMIN_DATABASES.contains(&logged_in.database.as_str());
-    let counted = ClientCount::enter(&worker.shared, !in_console);
+    let names = (logged_in.database.as_str(), logged_in.user.as_str());
+    let counted = ClientCount::enter(&worker.shared, (!in_console).then_some(names));
     if let Some(error) = objection(&worker.shared, &counted, &logged_in, config, in_console) {
         tracing::warn!(client = id, user = logged_in.user, reason = %error.message, "client turned away");
         return turn_away(logged_in.stream, &error).await;
@@ -170,11 +171,27 @@ fn objection(
         let error = PgError::fatal(SqlState::INSUFFICIENT_PRIVILEGE, text);
         return Some(error.with_hint("Add the user to admin_users or stats_users."));
     }
-    let limit = config.max_client_conn;
-    (!in_console && counted.others() >= limit).then(|| {
-        PgError::fatal(SqlState::TOO_MANY_CONNECTIONS, "sorry, too many clients already")
-            .with_detail(format!("max_client_conn is {limit}."))
-    })
+    if in_console { None } else { too_many(counted.others(), logged_in, config) }
+}
+
+/// The limit that one client more would pass. With those of PostgreSQL for a database and for a role, the words
+/// are its own.
+fn too_many(others: Others, logged_in: &LoggedIn, config: &Config) -> Option<PgError> {
+    let (database, user) = (&logged_in.database, &logged_in.user);
+    let limits = [
+        ("max_client_conn", Some(config.max_client_conn), others.all),
+        ("max_db_client_connections", config.max_db_client_connections(database), others.database),
+        ("max_user_client_connections", config.max_user_client_connections(user), others.user),
+    ];
+    let reached = |(_, limit, others): &(&str, Option<u32>, u32)| limit.is_some_and(|limit| *others >= limit);
+    let (name, limit, _) = limits.into_iter().find(reached)?;
+    let text = match name {
+        "max_db_client_connections" => format!("too many connections for database \"{database}\""),
+        "max_user_client_connections" => format!("too many connections for role \"{user}\""),
+        _ => "sorry, too many clients already".to_owned(),
+    };
+    let detail = format!("{name} is {}.", limit.unwrap_or_default());
+    Some(PgError::fatal(SqlState::TOO_MANY_CONNECTIONS, text).with_detail(detail))
 }
 
 async fn turn_away(mut stream: Stream, error: &PgError) {

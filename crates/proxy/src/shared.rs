@@ -70,6 +70,8 @@ pub struct Shared {
     pub(crate) authenticator: Authenticator,
     pub(crate) connect_log: ConnectLog,
     clients: AtomicU32,
+    /// Clients by database and by user.
+    census: Mutex<Census>,
     nodes: Mutex<HashMap<u16, Arc<NodeMetrics>>>,
 }
 
@@ -86,6 +88,7 @@ impl Shared {
             authenticator: Authenticator::new(),
             connect_log: ConnectLog::default(),
             clients: AtomicU32::new(0),
+            census: Mutex::default(),
             nodes: Mutex::default(),
         }
     }
@@ -157,30 +160,76 @@ impl Worker {
     }
 }
 
+/// How many clients there are of each name.
+#[derive(Default)]
+struct Census {
+    databases: HashMap<Arc<str>, u32>,
+    users: HashMap<Arc<str>, u32>,
+}
+
+/// How many clients there were before one came.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Others {
+    /// In all.
+    pub(crate) all: u32,
+    /// Of its database.
+    pub(crate) database: u32,
+    /// Of its user.
+    pub(crate) user: u32,
+}
+
 /// Counts a client that has logged in until it is dropped; those of the admin database are not limited.
 pub(crate) struct ClientCount {
     shared: Arc<Shared>,
-    others: u32,
-    limited: bool,
+    others: Others,
+    /// Database and user of one that is limited.
+    limited: Option<(Arc<str>, Arc<str>)>,
 }
 
 impl ClientCount {
-    pub(crate) fn enter(shared: &Arc<Shared>, limited: bool) -> Self {
-        let others = if limited { shared.clients.fetch_add(1, Ordering::Relaxed) } else { 0 };
+    /// `limited` is the database and the user of one that counts for the limits.
+    pub(crate) fn enter(shared: &Arc<Shared>, limited: Option<(&str, &str)>) -> Self {
         shared.deps.metrics.clients.inc();
+        let limited = limited.map(|(database, user)| (Arc::from(database), Arc::from(user)));
+        let others = limited.as_ref().map_or_else(Others::default, |(database, user)| {
+            let mut census = shared.census.lock();
+            Others {
+                all: shared.clients.fetch_add(1, Ordering::Relaxed),
+                database: one_more(&mut census.databases, database),
+                user: one_more(&mut census.users, user),
+            }
+        });
         Self { shared: Arc::clone(shared), others, limited }
     }
 
     /// How many limited ones there were before this one.
-    pub(crate) fn others(&self) -> u32 {
+    pub(crate) fn others(&self) -> Others {
         self.others
+    }
+}
+
+fn one_more(counts: &mut HashMap<Arc<str>, u32>, name: &Arc<str>) -> u32 {
+    let count = counts.entry(Arc::clone(name)).or_default();
+    *count += 1;
+    *count - 1
+}
+
+/// Names of nobody are forgotten.
+fn one_less(counts: &mut HashMap<Arc<str>, u32>, name: &str) {
+    let Some(count) = counts.get_mut(name) else { return };
+    *count = count.saturating_sub(1);
+    if *count == 0 {
+        counts.remove(name);
     }
 }
 
 impl Drop for ClientCount {
     fn drop(&mut self) {
-        if self.limited {
+        if let Some((database, user)) = &self.limited {
+            let mut census = self.shared.census.lock();
             self.shared.clients.fetch_sub(1, Ordering::Relaxed);
+            one_less(&mut census.databases, database);
+            one_less(&mut census.users, user);
         }
         self.shared.deps.metrics.clients.dec();
     }
