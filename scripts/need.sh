@@ -43,7 +43,7 @@ has_contrib() {
 missing=
 need() { missing="$missing $1"; }
 
-have cargo || { say "cargo is missing: install the Rust toolchain (https://rustup.rs), then try again"; exit 1; }
+have cargo || { say "cargo is missing: install the Rust toolchain with rustup, then try again"; exit 1; }
 have cc || need gcc
 [ "$(uname -s)" != Linux ] || [ -e /usr/include/stdlib.h ] || need libc6-dev
 [ -n "$(server_bin)" ] || need postgresql
