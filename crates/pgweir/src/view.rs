@@ -1,6 +1,5 @@
 //! What the console and HTTP show, gathered from snapshots: topology, reports, configuration, counters, registry.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -112,8 +111,7 @@ impl AdminView for View {
 
     fn servers(&self) -> Vec<ServerRow> {
         let servers = self.proxy.get().map(|proxy| proxy.registry().servers()).unwrap_or_default();
-        let topology = self.topology.load();
-        servers.iter().map(|server| server_row(server, &topology)).collect()
+        servers.iter().map(|server| server_row(server)).collect()
     }
 
     fn load_balance_node(&self, session: u32) -> Option<NodeId> {
@@ -185,7 +183,7 @@ fn client_row(client: &ClientEntry, now: SystemTime) -> ClientRow {
     }
 }
 
-fn server_row(server: &ServerEntry, topology: &Topology) -> ServerRow {
+fn server_row(server: &ServerEntry) -> ServerRow {
     let state = match server.state() {
         registry::ServerState::Idle => ServerState::Idle,
         registry::ServerState::Active => ServerState::Active,
@@ -196,8 +194,8 @@ fn server_row(server: &ServerEntry, topology: &Topology) -> ServerRow {
         user: server.user.to_string(),
         database: server.database.to_string(),
         state,
-        remote: node_endpoint(topology.node(server.node)),
-        local: Endpoint::Unix,
+        remote: endpoint(server.remote),
+        local: endpoint(server.local),
         connected_at: server.connected_at,
         request_at: server.request_at(),
         close_needed: false,
@@ -223,16 +221,5 @@ fn pool_row(pool: &Pool, config: &Config) -> PoolRow {
         cancelling: 0,
         waiting: counts.waiting,
         max_wait: counts.first_wait.map(|since| since.elapsed()).unwrap_or_default(),
-    }
-}
-
-/// Where a node is, as far as its name tells: a name that is no address is not resolved for this.
-fn node_endpoint(node: Option<&Node>) -> Endpoint {
-    match node {
-        Some(node) if node.hostname.starts_with(['/', '@']) => Endpoint::Unix,
-        Some(node) => {
-            Endpoint::Tcp(node.hostname.parse().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), node.port)
-        }
-        None => Endpoint::Unix,
     }
 }

@@ -12,6 +12,7 @@ use crate::backend::{Backend, CancelKey};
 use crate::connect::{ConnectError, ConnectOptions, Keepalive, NodeAddress, connect};
 use crate::engine::Books;
 use crate::pool::Slot;
+use crate::registry::NewServer;
 use crate::session::Identity;
 use crate::settings::Parameters;
 use crate::shared::Worker;
@@ -45,7 +46,14 @@ pub(crate) fn open(
         slot.connected();
         let (database, node_database, user) = names;
         let shared = &worker.shared;
-        let entry = shared.registry.enter_server(id, &node_database, &user, connected.backend_pid, metrics);
+        let entry = shared.registry.enter_server(NewServer {
+            node: id,
+            database: node_database,
+            user: Arc::clone(&user),
+            pid: connected.backend_pid,
+            ends: connected.stream.ends(),
+            metrics,
+        });
         let mut parameters = Parameters::default();
         connected.parameters.iter().for_each(|(name, value)| parameters.set(name, value));
         shared.greetings.learn(&database, &user, &parameters);

@@ -2,18 +2,18 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use atomic_waker::AtomicWaker;
-use cluster::{NodeId, Role};
+use cluster::Role;
 use parking_lot::Mutex;
 use router::PinReason;
-use telemetry::metrics::{BackendState, NodeMetrics};
 use tokio::sync::Notify;
 
 use crate::backend::CancelKey;
 use crate::fence::Lease;
+pub use crate::server_entry::{NewServer, ServerEntry, ServerState};
 
 /// Where a connection comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -287,107 +287,6 @@ impl Drop for CancelOnItsWay {
     }
 }
 
-/// What a backend is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum ServerState {
-    /// In the pool.
-    Idle,
-    /// On loan.
-    Active,
-}
-
-/// One backend.
-#[derive(Debug)]
-pub struct ServerEntry {
-    /// Its number.
-    pub id: u64,
-    /// Its node.
-    pub node: NodeId,
-    /// The database.
-    pub database: Arc<str>,
-    /// The user.
-    pub user: Arc<str>,
-    /// The server's process id.
-    pub pid: u32,
-    /// When the connection was made.
-    pub connected_at: SystemTime,
-    started: Instant,
-    active: AtomicBool,
-    client: AtomicU32,
-    request_at: AtomicU64,
-    statements: AtomicU32,
-    metrics: Option<Arc<NodeMetrics>>,
-    registry: std::sync::Weak<Registry>,
-}
-
-impl ServerEntry {
-    fn moved(&self, from: Option<BackendState>, to: Option<BackendState>) {
-        if let Some(metrics) = &self.metrics {
-            metrics.backend_moved(from, to);
-        }
-    }
-
-    /// The counters of its node.
-    #[must_use]
-    pub fn metrics(&self) -> Option<&Arc<NodeMetrics>> {
-        self.metrics.as_ref()
-    }
-
-    /// What it is doing.
-    #[must_use]
-    pub fn state(&self) -> ServerState {
-        if self.active.load(Ordering::Relaxed) { ServerState::Active } else { ServerState::Idle }
-    }
-
-    /// The client that has it.
-    #[must_use]
-    pub fn client(&self) -> Option<u32> {
-        Some(self.client.load(Ordering::Relaxed)).filter(|id| *id != 0)
-    }
-
-    /// A client has it.
-    pub fn lent(&self, client: u32, now: Instant) {
-        self.client.store(client, Ordering::Relaxed);
-        if !self.active.swap(true, Ordering::Relaxed) {
-            self.moved(Some(BackendState::Idle), Some(BackendState::Active));
-        }
-        let nanos = now.duration_since(self.started).as_nanos();
-        self.request_at.store(u64::try_from(nanos).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-
-    /// Nobody has it; it holds so many prepared statements.
-    pub fn returned(&self, statements: usize) {
-        self.client.store(0, Ordering::Relaxed);
-        if self.active.swap(false, Ordering::Relaxed) {
-            self.moved(Some(BackendState::Active), Some(BackendState::Idle));
-        }
-        self.statements.store(u32::try_from(statements).unwrap_or(u32::MAX), Ordering::Relaxed);
-    }
-
-    /// When it was last lent.
-    #[must_use]
-    pub fn request_at(&self) -> SystemTime {
-        self.connected_at + std::time::Duration::from_nanos(self.request_at.load(Ordering::Relaxed))
-    }
-
-    /// How many prepared statements it holds.
-    #[must_use]
-    pub fn statements(&self) -> u32 {
-        self.statements.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for ServerEntry {
-    fn drop(&mut self) {
-        let last = if *self.active.get_mut() { BackendState::Active } else { BackendState::Idle };
-        self.moved(Some(last), None);
-        if let Some(registry) = self.registry.upgrade() {
-            registry.servers.lock().remove(&self.id);
-        }
-    }
-}
-
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Registry {
@@ -428,33 +327,16 @@ impl Registry {
     }
 
     /// Enters a backend.
-    pub fn enter_server(
-        self: &Arc<Self>,
-        node: NodeId,
-        database: &Arc<str>,
-        user: &Arc<str>,
-        pid: u32,
-        metrics: Option<Arc<NodeMetrics>>,
-    ) -> Arc<ServerEntry> {
+    pub fn enter_server(self: &Arc<Self>, server: NewServer) -> Arc<ServerEntry> {
         let id = self.next_server.fetch_add(1, Ordering::Relaxed) + 1;
-        let entry = Arc::new(ServerEntry {
-            id,
-            node,
-            database: Arc::clone(database),
-            user: Arc::clone(user),
-            pid,
-            connected_at: SystemTime::now(),
-            started: Instant::now(),
-            active: AtomicBool::new(true),
-            client: AtomicU32::new(0),
-            request_at: AtomicU64::new(0),
-            statements: AtomicU32::new(0),
-            metrics,
-            registry: Arc::downgrade(self),
-        });
-        entry.moved(None, Some(BackendState::Active));
+        let entry = Arc::new(ServerEntry::new(id, server, Arc::downgrade(self)));
         self.servers.lock().insert(id, Arc::downgrade(&entry));
         entry
+    }
+
+    /// A backend is gone.
+    pub(crate) fn leave_server(&self, id: u64) {
+        self.servers.lock().remove(&id);
     }
 
     /// The client of that number.

@@ -9,6 +9,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::registry::Peer;
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub enum Stream {
@@ -19,6 +21,18 @@ pub enum Stream {
 }
 
 impl Stream {
+    /// The other end and ours. Of a socket that is closed already nothing more is known than of a Unix one.
+    #[must_use]
+    pub fn ends(&self) -> (Peer, Peer) {
+        match self {
+            Self::Tcp(stream) => match (stream.peer_addr(), stream.local_addr()) {
+                (Ok(peer), Ok(local)) => (Peer::Tcp(peer), Peer::Tcp(local)),
+                _ => (Peer::Unix, Peer::Unix),
+            },
+            Self::Unix(_) => (Peer::Unix, Peer::Unix),
+        }
+    }
+
     /// Ready when a read would give bytes, the end, or an error.
     ///
     /// # Errors
