@@ -323,3 +323,73 @@ fn to_02_clients_of_a_database_and_of_a_user_are_limited() -> Result<()> {
     soon(&weir, &bench)?.simple("SELECT 1")?;
     Ok(())
 }
+
+/// Backends of `bench` on the primary.
+const BACKENDS: &str =
+    "SELECT count(*) FROM pg_stat_activity WHERE usename = 'bench' AND backend_type = 'client backend'";
+
+#[test]
+fn pools_are_kept_at_their_least_size_once_they_are_used() -> Result<()> {
+    let yaml = "min_pool_size: 3\nserver_idle_timeout: 100ms\nusers: {other: {min_pool_size: 0}}";
+    let (cluster, weir) = rig(0, yaml)?;
+    Login::new("other", "bench").password("other").connect(weir.port())?.simple("SELECT 1")?;
+    let mut clients = (0..5).map(|_| weir.client()).collect::<Result<Vec<_>>>()?;
+    for client in &mut clients {
+        client.send(&msgs().Q("SELECT pg_sleep(0.3)"))?;
+    }
+    cluster.wait_scalar(0, BACKENDS, "5", Duration::from_secs(3))?;
+    for client in &mut clients {
+        client.read_ready(1)?;
+    }
+    drop(clients);
+    cluster.wait_scalar(0, BACKENDS, "3", Duration::from_secs(4))?;
+    let kill = format!("SELECT pg_terminate_backend(pid) FROM ({}) a", BACKENDS.replace("count(*)", "pid"));
+    cluster.sql(0, &kill)?;
+    cluster.wait_scalar(0, BACKENDS, "3", Duration::from_secs(4))?;
+    std::thread::sleep(1500 * MS);
+    assert_eq!(cluster.scalar(0, BACKENDS)?, "3", "idle ones stay");
+    let others = BACKENDS.replace("bench", "other");
+    cluster.wait_scalar(0, &others, "0", Duration::from_secs(4))
+}
+
+#[test]
+fn to_08_a_server_without_connections_is_not_hammered() -> Result<()> {
+    const CLIENTS: usize = 20;
+    let cluster = Cluster::new(harness::ClusterOptions::default())?;
+    let options = harness::PgweirOptions::yaml("default_pool_size: 20\nquery_wait_timeout: 10s").trusting();
+    let weir = Pgweir::start_with(&cluster, &options)?;
+    let mut clients = (0..CLIENTS).map(|_| weir.client()).collect::<Result<Vec<_>>>()?;
+    cluster.sql(0, "ALTER ROLE bench CONNECTION LIMIT 0")?;
+    cluster.sql(0, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'bench'")?;
+    let end = Instant::now() + Duration::from_secs(2);
+    let asks = |client: &mut RawClient| -> Result<usize> {
+        client.set_deadline(Duration::from_secs(15));
+        let mut refused = 0;
+        while Instant::now() < end {
+            match client.sqlstate_of("SELECT 1")?.as_str() {
+                "53300" => refused += 1,
+                "" => break,
+                other => bail!(other.to_owned()),
+            }
+        }
+        Ok(refused)
+    };
+    let storm = std::thread::scope(|scope| -> Result<Vec<usize>> {
+        let all: Vec<_> = clients.iter_mut().map(|client| scope.spawn(move || asks(client))).collect();
+        std::thread::sleep(2500 * MS);
+        let tried = cluster.log(0)?.matches("too many connections for role").count();
+        ensure!((3..=2 * CLIENTS).contains(&tried), "{tried} tries in 2.5 s");
+        let restored = Instant::now();
+        cluster.sql(0, "ALTER ROLE bench CONNECTION LIMIT -1")?;
+        let waited: Result<_> = all.into_iter().map(|one| one.join().expect("a client panicked")).collect();
+        ensure!(restored.elapsed() < Duration::from_secs(2), "{:?}", restored.elapsed());
+        waited
+    })?;
+    // Most of them waited, and were served then.
+    ensure!(storm.iter().sum::<usize>() <= 2 * CLIENTS, "{storm:?}");
+    for client in &mut clients {
+        assert_eq!(client.scalar("SELECT 'served'")?, "served");
+    }
+    ensure!(weir.pool_nodes()?.iter().all(|node| node["status"] == "up"), "a full node is no dead node");
+    Ok(())
+}

@@ -79,7 +79,7 @@ table! {
         /// As `default_pool_size`, for this database.
         pool_size: Option<u32>, Limits::count(1, MANY), "null", Reload, Active;
         /// As the key of the same name, for this database.
-        min_pool_size: Option<u32>, Limits::count(0, MANY), "null", Reload, Reserved;
+        min_pool_size: Option<u32>, Limits::count(0, MANY), "null", Reload, Active;
         /// As the key of the same name, for this database.
         reserve_pool_size: Option<u32>, Limits::count(0, MANY), "null", Reload, Reserved;
         /// As the key of the same name, for this database; 0 is no limit.
@@ -105,7 +105,7 @@ table! {
         /// As `default_pool_size`, for this user.
         pool_size: Option<u32>, Limits::count(1, MANY), "null", Reload, Active;
         /// As the key of the same name, for this user.
-        min_pool_size: Option<u32>, Limits::count(0, MANY), "null", Reload, Reserved;
+        min_pool_size: Option<u32>, Limits::count(0, MANY), "null", Reload, Active;
         /// As the key of the same name, for this user.
         reserve_pool_size: Option<u32>, Limits::count(0, MANY), "null", Reload, Reserved;
         /// As the key of the same name, for this user; 0 is no limit.

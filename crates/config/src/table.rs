@@ -95,8 +95,8 @@ table! {
         session_state: SessionState, Limits::none(), "pin", Reload, Reserved;
         /// Most backends for one node, database and user.
         default_pool_size: u32, Limits::count(1, MANY), "20", Reload, Active;
-        /// Backends that are kept open for one node, database and user even when idle.
-        min_pool_size: u32, Limits::count(0, MANY), "0", Reload, Reserved;
+        /// Backends that are kept open for one node, database and user even when idle, once there was one.
+        min_pool_size: u32, Limits::count(0, MANY), "0", Reload, Active;
         /// Additional backends for a pool whose clients have waited for `reserve_pool_timeout`.
         reserve_pool_size: u32, Limits::count(0, MANY), "0", Reload, Reserved;
         /// How long a client waits before the reserve is used.

@@ -3,11 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use config::Config;
+
+use crate::open::open;
+use crate::pool::Pool;
 use crate::shared::Shared;
 use crate::workers::Workers;
 
 /// How often.
 const PERIOD: Duration = Duration::from_secs(1);
+/// How many backends a pool is given at a time, towards `min_pool_size`.
+const FILLED_AT_ONCE: usize = 8;
 
 /// Runs for ever, on the control plane.
 pub(crate) async fn run(shared: Arc<Shared>, workers: Arc<Workers>) {
@@ -15,6 +21,7 @@ pub(crate) async fn run(shared: Arc<Shared>, workers: Arc<Workers>) {
     loop {
         tokio::time::sleep(PERIOD).await;
         sweep(&shared);
+        fill(&shared, &workers);
         counted = count_verdicts(&shared, &workers, counted);
     }
 }
@@ -33,9 +40,13 @@ fn sweep(shared: &Shared) {
             continue;
         }
         let idle_limit = config.server_idle_timeout;
+        let mut spare = pool.counts().taken().saturating_sub(least(&pool, &config));
         let closed = pool.close_idle(|backend| {
             let idle = !idle_limit.is_zero() && now.duration_since(backend.idle_since) >= idle_limit;
-            idle || backend.is_older_than(config.server_lifetime, now)
+            let superfluous = idle && spare > 0;
+            spare -= u32::from(superfluous);
+            superfluous
+                || backend.is_older_than(config.server_lifetime, now)
                 || backend.epoch < node.changed_epoch
                 || !backend.is_alive()
         });
@@ -44,6 +55,38 @@ fn sweep(shared: &Shared) {
         }
     }
     shared.pools.sweep();
+}
+
+/// How many backends of `pool` are kept even when nobody uses them.
+fn least(pool: &Pool, config: &Config) -> u32 {
+    pool.opened_as().map_or(0, |who| config.min_pool_size(&who.database, &who.user))
+}
+
+/// Opens what is missing for `min_pool_size` in pools that have been used.
+fn fill(shared: &Arc<Shared>, workers: &Workers) {
+    let config = shared.deps.config.load();
+    let topology = shared.deps.topology.load();
+    for pool in shared.pools.all() {
+        let (Some(who), Some(node)) = (pool.opened_as(), topology.node(pool.key.node)) else { continue };
+        let least = least(&pool, &config);
+        for _ in 0..FILLED_AT_ONCE {
+            if !node.is_usable() || pool.retry.must_wait(Instant::now()) {
+                break;
+            }
+            let (Some(slot), Some(worker)) = (pool.vacancy(least), workers.least_busy()) else { break };
+            let opening = open(worker, Arc::clone(&who), &config, slot, node);
+            let pool = Arc::clone(&pool);
+            worker.tasks.spawn("fill", async move {
+                match opening.await {
+                    Ok(backend) => {
+                        backend.entry.returned(0);
+                        pool.release(backend);
+                    }
+                    Err(error) => tracing::debug!(node = %pool.key.node, error = %error, "pool not filled"),
+                }
+            });
+        }
+    }
 }
 
 /// The workers count for themselves; the metrics learn the difference.

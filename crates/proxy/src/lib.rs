@@ -22,6 +22,7 @@ pub mod out;
 pub mod pool;
 pub mod prepared;
 pub mod registry;
+pub mod retry;
 mod server_entry;
 mod session;
 pub mod settings;

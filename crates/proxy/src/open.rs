@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use cluster::Node;
 use config::Config;
+use protocol::auth::Credentials;
 use telemetry::metrics::{BackendState, NodeMetrics};
 
 use crate::backend::{Backend, CancelKey};
@@ -17,10 +18,34 @@ use crate::session::Identity;
 use crate::settings::Parameters;
 use crate::shared::Worker;
 
-/// Connects to `node` as `identity` says, and takes the place `slot` with the result.
+/// As whom backends are opened.
+#[derive(Debug)]
+pub(crate) struct OpenAs {
+    /// What clients call the database.
+    pub(crate) database: Arc<str>,
+    /// What the node calls it.
+    pub(crate) node_database: Arc<str>,
+    /// The user.
+    pub(crate) user: Arc<str>,
+    /// How to log in.
+    pub(crate) credentials: Credentials,
+}
+
+impl From<&Identity> for OpenAs {
+    fn from(identity: &Identity) -> Self {
+        Self {
+            database: Arc::clone(&identity.database),
+            node_database: Arc::clone(&identity.node_database),
+            user: Arc::clone(&identity.user),
+            credentials: identity.credentials.clone(),
+        }
+    }
+}
+
+/// Connects to `node` as `who` says, and takes the place `slot` with the result.
 pub(crate) fn open(
     worker: &Arc<Worker>,
-    identity: &Identity,
+    who: Arc<OpenAs>,
     config: &Config,
     slot: Slot,
     node: &Node,
@@ -28,10 +53,8 @@ pub(crate) fn open(
     let address = slot.pool().map(|pool| Arc::clone(&pool.address));
     let address = address
         .unwrap_or_else(|| Arc::new(NodeAddress { hostname: node.hostname.to_string(), port: node.port }));
-    let options = connect_options(identity, config, address);
+    let options = connect_options(&who, config, address);
     let worker = Arc::clone(worker);
-    let names =
-        (Arc::clone(&identity.database), Arc::clone(&identity.node_database), Arc::clone(&identity.user));
     let (id, epoch) = (node.id, node.changed_epoch);
     let metrics = worker.shared.node_metrics(node);
     async move {
@@ -42,21 +65,32 @@ pub(crate) fn open(
         if let (Some(metrics), Err(error)) = (&metrics, &connected) {
             metrics.connect_failures.inc(error.kind() as usize);
         }
-        let connected = connected?;
+        let connected = match connected {
+            Ok(connected) => connected,
+            Err(error) => {
+                if let Some(pool) = slot.pool() {
+                    pool.retry.failed(Instant::now(), rand::random());
+                }
+                return Err(error);
+            }
+        };
         slot.connected();
-        let (database, node_database, user) = names;
+        let OpenAs { database, node_database, user, .. } = &*who;
         let shared = &worker.shared;
         let entry = shared.registry.enter_server(NewServer {
             node: id,
-            database: node_database,
-            user: Arc::clone(&user),
+            database: Arc::clone(node_database),
+            user: Arc::clone(user),
             pid: connected.backend_pid,
             ends: connected.stream.ends(),
             metrics,
         });
         let mut parameters = Parameters::default();
         connected.parameters.iter().for_each(|(name, value)| parameters.set(name, value));
-        shared.greetings.learn(&database, &user, &parameters);
+        shared.greetings.learn(database, user, &parameters);
+        if let Some(pool) = slot.pool() {
+            pool.has_opened(Arc::clone(&who));
+        }
         let key = CancelKey {
             address: options.address,
             pid: connected.backend_pid,
@@ -95,14 +129,14 @@ impl Drop for Connecting {
     }
 }
 
-fn connect_options(identity: &Identity, config: &Config, address: Arc<NodeAddress>) -> ConnectOptions {
+fn connect_options(who: &OpenAs, config: &Config, address: Arc<NodeAddress>) -> ConnectOptions {
     ConnectOptions {
         address,
-        user: identity.user.to_string(),
-        database: identity.node_database.to_string(),
+        user: who.user.to_string(),
+        database: who.node_database.to_string(),
         // Nothing of the client's: what it asks for comes and goes with it.
         params: Vec::new(),
-        credentials: identity.credentials.clone(),
+        credentials: who.credentials.clone(),
         connect_timeout: config.connect_timeout,
         keepalive: Keepalive::from(config),
     }

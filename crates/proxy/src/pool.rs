@@ -16,6 +16,8 @@ use tokio::sync::oneshot;
 use crate::backend::Backend;
 use crate::connect::NodeAddress;
 use crate::load::{Counted, NodeLoad};
+use crate::open::OpenAs;
+use crate::retry::Retry;
 
 /// More pools than this are not kept when nobody uses them.
 const KEPT_POOLS: usize = 1000;
@@ -69,6 +71,10 @@ pub struct Pool {
     pub address: Arc<NodeAddress>,
     /// The burden of its node.
     pub load: Arc<NodeLoad>,
+    /// When it may connect.
+    pub retry: Retry,
+    /// How the last connection that was made logged in.
+    opened_as: Mutex<Option<Arc<OpenAs>>>,
     inner: Mutex<Inner>,
     retired: AtomicBool,
 }
@@ -115,12 +121,21 @@ pub struct PoolCounts {
     pub first_wait: Option<Instant>,
 }
 
+impl PoolCounts {
+    /// Places that are taken.
+    #[must_use]
+    pub fn taken(&self) -> u32 {
+        self.active.saturating_add(self.idle).saturating_add(self.connecting)
+    }
+}
+
 impl Pool {
     /// An empty pool.
     #[must_use]
     pub fn new(key: PoolKey, address: Arc<NodeAddress>, load: Arc<NodeLoad>, limit: u32) -> Arc<Self> {
         let inner = Mutex::new(Inner { limit, ..Inner::default() });
-        Arc::new(Self { key, address, load, inner, retired: AtomicBool::new(false) })
+        let (retry, opened_as) = (Retry::default(), Mutex::default());
+        Arc::new(Self { key, address, load, retry, opened_as, inner, retired: AtomicBool::new(false) })
     }
 
     /// Asks for a backend on behalf of a session of `worker`.
@@ -150,13 +165,39 @@ impl Pool {
                 drop(inner);
                 return backend.close();
             }
-            let Some(waiter) = inner.waiters.pop_front() else { return inner.push_idle(backend) };
+            let Some(waiter) = inner.waiters.pop_front() else {
+                inner.push_idle(backend);
+                drop(inner);
+                return self.retry.freed();
+            };
             drop(inner);
             match waiter.sender.send(Grant::Backend(backend)) {
                 Err(Grant::Backend(back)) => backend = back,
                 _ => return,
             }
         }
+    }
+
+    /// A place for one more backend, if fewer than `least` are there and nobody has to wait.
+    pub fn vacancy(self: &Arc<Self>, least: u32) -> Option<Slot> {
+        let mut inner = self.inner.lock();
+        if self.is_retired() || inner.taken >= least.min(inner.limit) {
+            return None;
+        }
+        inner.taken += 1;
+        inner.connecting += 1;
+        Some(self.slot())
+    }
+
+    /// How backends of it log in; `None` before the first one has.
+    pub(crate) fn opened_as(&self) -> Option<Arc<OpenAs>> {
+        self.opened_as.lock().clone()
+    }
+
+    /// A backend has logged in like that.
+    pub(crate) fn has_opened(&self, opened_as: Arc<OpenAs>) {
+        *self.opened_as.lock() = Some(opened_as);
+        self.retry.succeeded();
     }
 
     fn slot(self: &Arc<Self>) -> Slot {

@@ -345,8 +345,8 @@ fn warnings_say_what_is_not_so() {
     assert!(warned("consistency: eventual\nauto_failback: off\n").is_empty());
     assert!(warned("min_pool_size: 0\nsession_state: pin\n").is_empty());
     assert_eq!(
-        warned("users:\n  app:\n    min_pool_size: 2\n"),
-        ["t.yaml:4: users.app.min_pool_size: 2 is accepted but has no effect in this version"]
+        warned("users:\n  app:\n    reserve_pool_size: 2\n"),
+        ["t.yaml:4: users.app.reserve_pool_size: 2 is accepted but has no effect in this version"]
     );
     assert!(warned("databases: {shop: {consistency: eventual}}\n").is_empty());
     assert_eq!(

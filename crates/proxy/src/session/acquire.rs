@@ -16,7 +16,7 @@ use crate::backend::Backend;
 use crate::buffer::BUFFER_LEN;
 use crate::connect::ConnectError;
 use crate::fence::Lease;
-use crate::open::open;
+use crate::open::{OpenAs, open};
 use crate::pool::{Acquired, Grant, Pool, Waiting};
 use crate::registry::{ClientState, Flag};
 use crate::settings::{Setting, Settings};
@@ -52,8 +52,17 @@ pub(super) enum Refusal {
     Connect(NodeId, Box<ConnectError>),
     /// The node went out of use while it was waited for.
     Gone(NodeId),
+    /// The node could not be connected to lately, and it is not this session's turn to try.
+    Unreachable(NodeId),
     /// The client cancelled the wait.
     Cancelled,
+}
+
+/// Where else a session could go.
+#[derive(Clone, Copy)]
+struct Elsewhere<'a> {
+    target: Target,
+    excluded: &'a [NodeId],
 }
 
 impl ClientFacing for Refusal {
@@ -88,6 +97,11 @@ impl ClientFacing for Refusal {
                 PgError::error(SqlState::CANNOT_CONNECT_NOW, text)
                     .with_hint("SHOW POOL_NODES tells the state of the nodes.")
             }
+            Self::Unreachable(node) => PgError::error(
+                SqlState::CONNECTION_FAILURE,
+                format!("no connection to node {node} could be made in the time allowed"),
+            )
+            .with_hint("SHOW POOL_NODES tells the state of the nodes, pgweir's log why it could not."),
             Self::Cancelled => {
                 PgError::error(SqlState::QUERY_CANCELED, "canceling statement due to user request")
             }
@@ -135,8 +149,11 @@ impl Session {
         for _ in 0..MAX_ATTEMPTS {
             let topology = Arc::clone(self.topology.load());
             let Some(node) = self.pick(&topology, target, &excluded) else { break };
-            match self.acquire_on(node, &topology).await {
-                Err(Interrupt::Refused(refusal @ (Refusal::Connect(..) | Refusal::Gone(_)))) => {
+            let elsewhere = Elsewhere { target, excluded: &excluded };
+            match self.acquire_on(node, &topology, elsewhere).await {
+                Err(Interrupt::Refused(
+                    refusal @ (Refusal::Connect(..) | Refusal::Gone(_) | Refusal::Unreachable(_)),
+                )) => {
                     excluded.push(node.id);
                     last = Some(refusal);
                 }
@@ -172,7 +189,12 @@ impl Session {
         topology.node(id)
     }
 
-    async fn acquire_on(&mut self, node: &Node, topology: &Topology) -> Result<Box<Backend>, Interrupt> {
+    async fn acquire_on(
+        &mut self,
+        node: &Node,
+        topology: &Topology,
+        elsewhere: Elsewhere<'_>,
+    ) -> Result<Box<Backend>, Interrupt> {
         if let Some(at) = self.kept.iter().position(|backend| backend.node == node.id) {
             let mut backend = self.kept.swap_remove(at);
             if backend.epoch >= node.changed_epoch && backend.is_alive() {
@@ -183,7 +205,7 @@ impl Session {
         let size = self.config.load().pool_size(database, user);
         let pool = self.worker.shared.pool(node, &self.identity.node_database, user, size);
         self.work = Some(pool.load.work());
-        let backend = self.pooled(&pool, node, topology).await?;
+        let backend = self.pooled(&pool, node, topology, elsewhere).await?;
         self.lend(backend, node)
     }
 
@@ -211,7 +233,9 @@ impl Session {
         pool: &Arc<Pool>,
         node: &Node,
         topology: &Topology,
+        elsewhere: Elsewhere<'_>,
     ) -> Result<Box<Backend>, Interrupt> {
+        let began = Instant::now();
         loop {
             let grant = match pool.acquire(self.worker.id) {
                 Acquired::Granted(grant) => grant,
@@ -237,9 +261,40 @@ impl Session {
                 }
                 Grant::Place(slot) => slot,
             };
-            let opening = Box::pin(open(&self.worker, &self.identity, self.config.load(), slot, node));
+            if pool.retry.must_wait(Instant::now()) && self.can_go(node, topology, elsewhere) {
+                return Err(Refusal::Unreachable(node.id).into());
+            }
+            if !self.has_turn(pool, began).await? {
+                continue;
+            }
+            let who = Arc::new(OpenAs::from(&self.identity));
+            let opening = Box::pin(open(&self.worker, who, self.config.load(), slot, node));
             let opened = self.watched_or_cancelled(opening).await?;
             return opened.map_err(|error| self.connect_failed(node.id, topology, error).into());
+        }
+    }
+
+    /// Whether another node would do as well.
+    fn can_go(&mut self, node: &Node, topology: &Topology, elsewhere: Elsewhere<'_>) -> bool {
+        let excluded = [elsewhere.excluded, &[node.id]].concat();
+        elsewhere.target != Target::Primary && self.pick(topology, elsewhere.target, &excluded).is_some()
+    }
+
+    /// Waits for this session's turn to connect, which after failures comes late; false when the pool may have
+    /// something free before.
+    async fn has_turn(&mut self, pool: &Arc<Pool>, began: Instant) -> Result<bool, Interrupt> {
+        let last = began + self.config.load().query_wait_timeout;
+        loop {
+            let (changed, now) = (pool.retry.changed(), Instant::now());
+            let Err(turn) = pool.retry.turn(now) else { return Ok(true) };
+            if now >= last {
+                return Err(Refusal::Unreachable(pool.key.node).into());
+            }
+            self.client.entry.set_state(ClientState::Waiting);
+            let waiting = tokio::time::timeout_at(turn.min(last).into(), changed);
+            if self.watched_or_cancelled(waiting).await?.is_ok() {
+                return Ok(false);
+            }
         }
     }
 
