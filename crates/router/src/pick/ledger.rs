@@ -3,12 +3,9 @@
 //! Every choice is paid for: in each turn a candidate earns its share, and the one that serves pays a whole
 //! turn (smooth weighted round robin, as nginx does it), so that shares come out at the weights at any
 //! concurrency, also at one, where nothing is ever outstanding when a node is chosen. The load
-//! (of `least_outstanding` and `least_connections`) overrules that in two ways:
-//! - at once: a node that holds clearly more than its share of the work is passed over (bounded load);
-//! - in the long run: a node on which work stays clearly longer than on the fastest earns that much less.
-//!
-//! How long work stays is found without a clock: by Little's law it is the mean number of requests held,
-//! over the rate of choices; both are counted at the moments of choice.
+//! (of `least_outstanding` and `least_connections`) overrules that: a node that holds clearly more than its share
+//! of the work in flight is passed over (bounded load). A node on which work stays longer is soon at its bound,
+//! and serves less by that; what it was passed over for it may make up for, within limits, when it is fast again.
 //!
 //! Loads are read once per choice: other workers change them all the time. Nothing is allocated once the
 //! picker has met the nodes.
@@ -17,21 +14,8 @@ use cluster::{Epoch, NodeId};
 
 use super::Loads;
 
-/// A node may hold this multiple of its share of the work, ...
-const BOUND: f64 = 1.25;
-/// ... and this many requests on top.
+/// A node may hold its share of the work in flight, and so many requests on top.
 const SLACK: f64 = 1.0;
-/// After so many choices it is judged how long work stayed on each node meanwhile, ...
-const ROUND: u32 = 128;
-/// ... with so many choices' worth of the average node's record added to each, ...
-const PRIOR: f64 = 8.0;
-/// ... and what is believed of a node changes by this factor at most: only what lasts makes a node slow, not
-/// one request that hangs. (A node that hangs is passed over at once, by the bound.)
-const STEP: f64 = 1.1;
-/// Nodes that are believed to take less than this multiple of the fastest one's time are equally fast.
-const SLOW: f64 = 2.0;
-/// The slowest node still earns this part of its share, which is how its recovery is noticed.
-const SLOWEST: f64 = 16.0;
 /// How many turns a node may be owed, or owe, after being passed over.
 const CREDIT: f64 = 8.0;
 /// A node that may be chosen now.
@@ -59,12 +43,6 @@ struct Account {
     since: Epoch,
     /// Turns it is owed.
     credit: f64,
-    /// Requests it held at the choices of this round, summed.
-    held: f64,
-    /// How often it was chosen in this round.
-    chosen: f64,
-    /// How long its work is believed to take, as a multiple of the fastest node's; 1 or more.
-    slowness: f64,
 }
 
 /// A candidate as it stands in this turn.
@@ -73,8 +51,6 @@ struct Standing {
     candidate: Candidate,
     outstanding: f64,
     connections: f64,
-    /// As in its account, but 1 when that is not clearly more.
-    slowness: f64,
 }
 
 /// The accounts of all nodes, by id.
@@ -82,30 +58,12 @@ struct Standing {
 pub(super) struct Ledger {
     accounts: Vec<Option<Account>>,
     standings: Vec<Standing>,
-    /// Choices of this round.
-    choices: u32,
 }
 
 impl Account {
     /// `phase` (0 to 1) keeps the pickers of several workers from beginning with the same node.
     fn new(since: Epoch, phase: f64) -> Self {
-        Self { since, credit: phase - 0.5, held: 0.0, chosen: 0.0, slowness: 1.0 }
-    }
-
-    /// How long work stayed in this round, in choices; `mean` stands in for what was not seen.
-    fn stay(&self, mean: f64) -> f64 {
-        PRIOR.mul_add(mean, self.held) / (self.chosen + PRIOR)
-    }
-
-    /// The node was so much slower in this round; a new one begins.
-    fn believe(&mut self, seen: f64) {
-        let change = (seen / self.slowness).clamp(1.0 / STEP, STEP);
-        self.slowness = (self.slowness * change).clamp(1.0, SLOWEST);
-        (self.held, self.chosen) = (0.0, 0.0);
-    }
-
-    fn clear_slowness(&self) -> f64 {
-        if self.slowness > SLOW { self.slowness } else { 1.0 }
+        Self { since, credit: phase - 0.5 }
     }
 }
 
@@ -161,46 +119,20 @@ impl Ledger {
             candidate: *candidate,
             outstanding: f64::from(loads.outstanding(candidate.id)),
             connections: f64::from(loads.connections(candidate.id)),
-            slowness: self.account(candidate.id).map_or(1.0, Account::clear_slowness),
         }));
         self.earn(&standings);
         let chosen = self.choose(&standings, least);
-        if let Some(chosen) = chosen {
-            self.record(&standings, chosen);
-            self.choices += 1;
-        }
-        if self.choices >= ROUND {
-            self.judge(candidates);
+        if let Some(account) = chosen.and_then(|id| self.account_mut(id)) {
+            account.credit = (account.credit - 1.0).max(-CREDIT);
         }
         self.standings = standings;
         chosen
     }
 
-    /// The end of a round: which nodes were slow in it.
-    fn judge(&mut self, candidates: &[Candidate]) {
-        self.choices = 0;
-        let accounts = || candidates.iter().filter_map(|candidate| self.account(candidate.id));
-        let held: f64 = accounts().map(|account| account.held).sum();
-        let chosen: f64 = accounts().map(|account| account.chosen).sum();
-        // The candidates may be others than those of the round.
-        if chosen < 1.0 {
-            return;
-        }
-        let mean = held / chosen;
-        let fastest = accounts().map(|account| account.stay(mean)).fold(f64::INFINITY, f64::min);
-        for candidate in candidates {
-            if let Some(account) = self.account_mut(candidate.id) {
-                account.believe(account.stay(mean) / fastest);
-            }
-        }
-    }
-
     fn earn(&mut self, standings: &[Standing]) {
-        let earned = |standing: &Standing| standing.candidate.share / standing.slowness;
-        let total: f64 = standings.iter().map(earned).sum();
         for standing in standings {
             if let Some(account) = self.account_mut(standing.candidate.id) {
-                account.credit = (account.credit + earned(standing) / total).min(CREDIT);
+                account.credit = (account.credit + standing.candidate.share).min(CREDIT);
             }
         }
     }
@@ -221,25 +153,13 @@ impl Ledger {
         }
         best.map(|(id, _)| id)
     }
-
-    fn record(&mut self, standings: &[Standing], chosen: NodeId) {
-        for standing in standings {
-            let Some(account) = self.account_mut(standing.candidate.id) else { continue };
-            let one = if standing.candidate.id == chosen { 1.0 } else { 0.0 };
-            account.held += standing.outstanding + one;
-            account.chosen += one;
-            account.credit = (account.credit - one).max(-CREDIT);
-        }
-    }
 }
 
 impl Standing {
-    /// Does not hold clearly more than its share of the work, the new request counted; of a slow node:
-    /// not more than its share. Some node is always below its share.
+    /// Does not hold clearly more than its share of the work, the new request counted. Some node is always
+    /// below its share.
     fn has_room(&self, total: f64) -> bool {
-        let fair = self.candidate.share * (total + 1.0);
-        let bound = if self.slowness > 1.0 { fair } else { BOUND.mul_add(fair, SLACK) };
-        self.outstanding < bound
+        self.outstanding < self.candidate.share.mul_add(total + 1.0, SLACK)
     }
 
     /// Has a connection without work, or less than its share of the connections.
