@@ -393,3 +393,112 @@ fn to_08_a_server_without_connections_is_not_hammered() -> Result<()> {
     ensure!(weir.pool_nodes()?.iter().all(|node| node["status"] == "up"), "a full node is no dead node");
     Ok(())
 }
+
+/// Sends `sql` from each of `clients` at once.
+fn all_ask(clients: &mut [RawClient], sql: &str) -> Result<()> {
+    clients.iter_mut().try_for_each(|client| client.send(&msgs().Q(sql)))
+}
+
+/// What a statement is refused with, as `code: detail hint`.
+fn busy(client: &mut RawClient) -> Result<String> {
+    let replies = client.talk(&msgs().Q("SELECT 1"))?;
+    let fields = replies.error().with_context(|| replies.to_string())?;
+    Ok(format!("{}: {} {}", fields.get('C'), fields.get('D'), fields.get('H')))
+}
+
+#[test]
+fn to_01_backends_of_a_database_and_of_a_user_are_limited_over_all_pools() -> Result<()> {
+    let yaml = "default_pool_size: 5\nquery_wait_timeout: 1s\nmax_db_connections: 2\n\
+                databases: {postgres: {max_db_connections: 0}}\n\
+                users: {postgres: {max_user_connections: 3}}";
+    let (cluster, weir) = rig(0, yaml)?;
+    let other = Login::new("other", "bench").password("other");
+    let mut mine = [weir.client()?, weir.client()?];
+    let mut others = other.connect(weir.port())?;
+    for client in &mut mine {
+        client.simple("BEGIN; SELECT 1")?;
+    }
+    let started = Instant::now();
+    assert_eq!(
+        busy(&mut others)?,
+        "53300: All 2 backends of node 0, database \"bench\" are in use. Raise max_db_connections, or \
+         query_wait_timeout."
+    );
+    in_time(started, 1000 * MS)?;
+    // Whoever waits is served when another user's backend is free: it makes way.
+    others.send(&msgs().Q("SELECT 'served'"))?;
+    std::thread::sleep(200 * MS);
+    mine[0].simple("COMMIT")?;
+    assert_eq!(others.read_ready(1)?.to_string(), "T D(served) C(SELECT 1) Z(I)");
+    // An idle one makes way at once.
+    mine[0].simple("SELECT 1")?;
+    others.simple("SELECT 1")?;
+    mine[1].simple("COMMIT")?;
+    let sum =
+        "SELECT count(*) FROM pg_stat_activity WHERE usename IN ('bench', 'other') AND datname = 'bench'";
+    ensure!(cluster.scalar(0, sum)?.parse::<u32>()? <= 2);
+    // Another database and user: its own limit.
+    let admin = Login::new("postgres", "postgres").password("postgres");
+    let mut admins = (0..4).map(|_| admin.connect(weir.port())).collect::<Result<Vec<_>>>()?;
+    all_ask(&mut admins[..3], "BEGIN; SELECT 1")?;
+    admins[..3].iter_mut().try_for_each(|client| client.read_ready(1).map(drop))?;
+    let refused = busy(&mut admins[3])?;
+    ensure!(refused.contains("All 3 backends of node 0, user \"postgres\" are in use"), "{refused}");
+    Ok(())
+}
+
+#[test]
+fn to_04_two_users_share_few_backends_of_a_database_and_nobody_is_forgotten() -> Result<()> {
+    let cluster = Cluster::new(harness::ClusterOptions::default())?;
+    let yaml = "default_pool_size: 5\nmax_db_connections: 3\nquery_wait_timeout: 20s";
+    let weir = Pgweir::start_with(&cluster, &harness::PgweirOptions::yaml(yaml).trusting())?;
+    let serve = |user: &'static str| -> Result<()> {
+        let mut client = Login::new(user, "bench").connect(weir.port())?;
+        client.set_deadline(Duration::from_secs(20));
+        for round in 0..60 {
+            let nonce = format!("{user}{round}");
+            let served = client.scalar(&format!("SELECT '{nonce}' FROM pg_sleep(0.001)"))?;
+            ensure!(served == nonce, "{served} for {nonce}");
+            if round % 7 == 0 {
+                std::thread::sleep(5 * MS);
+            }
+        }
+        Ok(())
+    };
+    let most = std::thread::scope(|scope| -> Result<u32> {
+        let users = ["bench", "other"].into_iter().cycle().take(16);
+        let all: Vec<_> = users.map(|user| scope.spawn(move || serve(user))).collect();
+        let count = "SELECT count(*) FROM pg_stat_activity WHERE usename IN ('bench', 'other')";
+        let mut most = 0;
+        while !all.iter().all(|one| one.is_finished()) {
+            most = most.max(cluster.scalar(0, count)?.parse()?);
+        }
+        all.into_iter().try_for_each(|one| one.join().expect("a client panicked"))?;
+        Ok(most)
+    })?;
+    // One more may be on its way out in the server's list.
+    ensure!((2..=6).contains(&most), "{most} backends");
+    Ok(())
+}
+
+#[test]
+fn the_reserve_is_for_those_who_have_waited() -> Result<()> {
+    let yaml =
+        "default_pool_size: 1\nreserve_pool_size: 1\nreserve_pool_timeout: 400ms\nquery_wait_timeout: 1s";
+    let (cluster, weir) = rig(0, yaml)?;
+    let mut clients = (0..3).map(|_| weir.client()).collect::<Result<Vec<_>>>()?;
+    clients[0].simple("BEGIN; SELECT 1")?;
+    let started = Instant::now();
+    clients[1].simple("BEGIN; SELECT 1")?;
+    in_time(started, 400 * MS)?;
+    let refused = busy(&mut clients[2])?;
+    ensure!(refused.starts_with("53300: All "), "{refused}");
+    // The reserve goes when nobody waits.
+    clients[1].simple("COMMIT")?;
+    cluster.wait_scalar(0, BACKENDS, "1", Duration::from_secs(3))?;
+    clients[0].simple("COMMIT")?;
+    let started = Instant::now();
+    clients[2].simple("SELECT 1")?;
+    ensure!(started.elapsed() < 300 * MS, "a free pool needs no reserve");
+    Ok(())
+}

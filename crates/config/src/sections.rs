@@ -81,9 +81,9 @@ table! {
         /// As the key of the same name, for this database.
         min_pool_size: Option<u32>, Limits::count(0, MANY), "null", Reload, Active;
         /// As the key of the same name, for this database.
-        reserve_pool_size: Option<u32>, Limits::count(0, MANY), "null", Reload, Reserved;
+        reserve_pool_size: Option<u32>, Limits::count(0, MANY), "null", Reload, Active;
         /// As the key of the same name, for this database; 0 is no limit.
-        max_db_connections: Option<u32>, Limits::count(0, MANY), "null", Reload, Reserved;
+        max_db_connections: Option<u32>, Limits::count(0, MANY), "null", Reload, Active;
         /// As the key of the same name, for this database; 0 is no limit.
         max_db_client_connections: Option<u32>, Limits::count(0, MANY), "null", Reload, Active;
         /// As the key of the same name, for this database.
@@ -107,9 +107,9 @@ table! {
         /// As the key of the same name, for this user.
         min_pool_size: Option<u32>, Limits::count(0, MANY), "null", Reload, Active;
         /// As the key of the same name, for this user.
-        reserve_pool_size: Option<u32>, Limits::count(0, MANY), "null", Reload, Reserved;
+        reserve_pool_size: Option<u32>, Limits::count(0, MANY), "null", Reload, Active;
         /// As the key of the same name, for this user; 0 is no limit.
-        max_user_connections: Option<u32>, Limits::count(0, MANY), "null", Reload, Reserved;
+        max_user_connections: Option<u32>, Limits::count(0, MANY), "null", Reload, Active;
         /// As the key of the same name, for this user; 0 is no limit.
         max_user_client_connections: Option<u32>, Limits::count(0, MANY), "null", Reload, Active;
         /// As the key of the same name, for this user.

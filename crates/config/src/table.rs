@@ -97,16 +97,16 @@ table! {
         default_pool_size: u32, Limits::count(1, MANY), "20", Reload, Active;
         /// Backends that are kept open for one node, database and user even when idle, once there was one.
         min_pool_size: u32, Limits::count(0, MANY), "0", Reload, Active;
-        /// Additional backends for a pool whose clients have waited for `reserve_pool_timeout`.
-        reserve_pool_size: u32, Limits::count(0, MANY), "0", Reload, Reserved;
+        /// Additional backends for a pool whose clients have waited for `reserve_pool_timeout`, while clients wait.
+        reserve_pool_size: u32, Limits::count(0, MANY), "0", Reload, Active;
         /// How long a client waits before the reserve is used.
-        reserve_pool_timeout: Duration, Limits::of(Seconds, 0, HOUR), "5s", Reload, Reserved;
+        reserve_pool_timeout: Duration, Limits::of(Seconds, 0, HOUR), "5s", Reload, Active;
         /// Most client connections.
         max_client_conn: u32, Limits::count(1, MANY), "10000", Reload, Active;
-        /// Most backends of one database, over all users and nodes; 0 is no limit.
-        max_db_connections: Option<u32>, Limits::count(1, MANY).off(Off::Zero), "0", Reload, Reserved;
-        /// Most backends of one user, over all databases and nodes; 0 is no limit.
-        max_user_connections: Option<u32>, Limits::count(1, MANY).off(Off::Zero), "0", Reload, Reserved;
+        /// Most backends of one database on each node, over all users; 0 is no limit.
+        max_db_connections: Option<u32>, Limits::count(1, MANY).off(Off::Zero), "0", Reload, Active;
+        /// Most backends of one user on each node, over all databases; 0 is no limit.
+        max_user_connections: Option<u32>, Limits::count(1, MANY).off(Off::Zero), "0", Reload, Active;
         /// Most client connections to one database; 0 is no limit.
         max_db_client_connections: Option<u32>, Limits::count(1, MANY).off(Off::Zero), "0", Reload, Active;
         /// Most client connections of one user; 0 is no limit.

@@ -126,7 +126,11 @@ impl Proxy {
     pub fn config_changed(&self) {
         let config = self.shared.deps.config.load();
         for pool in self.pools() {
-            pool.set_limit(config.pool_size(&pool.key.database, &pool.key.user));
+            // The limits are those of the name that clients use.
+            let opened_as = pool.opened_as();
+            let database = opened_as.as_ref().map_or(&pool.key.database, |who| &who.database);
+            pool.set_limit(config.pool_size(database, &pool.key.user));
+            pool.set_quotas(pool::QuotaLimits::of(&config, database, &pool.key.user));
         }
     }
 

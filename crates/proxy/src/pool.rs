@@ -4,6 +4,8 @@
 //! served in order, by a backend that is handed over or by the place to make one. A [`Slot`] is a
 //! place; dropping it, or the [`Backend`] that holds it, gives the place to the next waiter.
 
+mod quota;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +20,9 @@ use crate::connect::NodeAddress;
 use crate::load::{Counted, NodeLoad};
 use crate::open::OpenAs;
 use crate::retry::Retry;
+
+use quota::Quotas;
+pub use quota::{QuotaBook, QuotaLimits, Scope};
 
 /// More pools than this are not kept when nobody uses them.
 const KEPT_POOLS: usize = 1000;
@@ -53,6 +58,8 @@ struct Waiter {
 #[derive(Debug, Default)]
 struct Inner {
     limit: u32,
+    /// Places beyond the limit, while somebody waits.
+    reserve: u32,
     taken: u32,
     connecting: u32,
     /// By worker; the last one used is the first one lent.
@@ -76,6 +83,7 @@ pub struct Pool {
     /// How the last connection that was made logged in.
     opened_as: Mutex<Option<Arc<OpenAs>>>,
     inner: Mutex<Inner>,
+    quotas: Quotas,
     retired: AtomicBool,
 }
 
@@ -133,9 +141,43 @@ impl Pool {
     /// An empty pool.
     #[must_use]
     pub fn new(key: PoolKey, address: Arc<NodeAddress>, load: Arc<NodeLoad>, limit: u32) -> Arc<Self> {
+        Self::with_quotas(key, address, load, limit, Quotas::default())
+    }
+
+    /// As [`Pool::new`], with limits that it shares with other pools of its node.
+    #[must_use]
+    pub fn limited(
+        key: PoolKey,
+        address: Arc<NodeAddress>,
+        load: Arc<NodeLoad>,
+        limit: u32,
+        (book, limits): (&QuotaBook, QuotaLimits),
+    ) -> Arc<Self> {
+        let quotas = book.quotas(&key, limits);
+        let pool = Self::with_quotas(key, address, load, limit, quotas);
+        Quotas::join(&pool);
+        pool
+    }
+
+    fn with_quotas(
+        key: PoolKey,
+        address: Arc<NodeAddress>,
+        load: Arc<NodeLoad>,
+        limit: u32,
+        quotas: Quotas,
+    ) -> Arc<Self> {
         let inner = Mutex::new(Inner { limit, ..Inner::default() });
         let (retry, opened_as) = (Retry::default(), Mutex::default());
-        Arc::new(Self { key, address, load, retry, opened_as, inner, retired: AtomicBool::new(false) })
+        Arc::new(Self {
+            key,
+            address,
+            load,
+            retry,
+            opened_as,
+            inner,
+            quotas,
+            retired: AtomicBool::new(false),
+        })
     }
 
     /// Asks for a backend on behalf of a session of `worker`.
@@ -144,7 +186,8 @@ impl Pool {
         if let Some(backend) = inner.pop_idle(worker) {
             return Acquired::Granted(Grant::Backend(backend));
         }
-        if inner.taken < inner.limit {
+        let room = inner.taken < inner.limit;
+        if room && self.quotas.take() {
             inner.taken += 1;
             inner.connecting += 1;
             return Acquired::Granted(Grant::Place(self.slot()));
@@ -153,6 +196,10 @@ impl Pool {
         let number = inner.next_waiter;
         inner.next_waiter += 1;
         inner.waiters.push_back(Waiter { number, since: Instant::now(), sender });
+        drop(inner);
+        if room {
+            self.make_way_for();
+        }
         Acquired::Queued(Waiting { pool: Arc::clone(self), number, receiver })
     }
 
@@ -161,14 +208,15 @@ impl Pool {
         backend.idle_since = Instant::now();
         loop {
             let mut inner = self.inner.lock();
-            if self.retired.load(Ordering::Relaxed) || inner.taken > inner.limit {
+            if self.is_retired() || inner.is_over() || self.quotas.are_over() {
                 drop(inner);
                 return backend.close();
             }
             let Some(waiter) = inner.waiters.pop_front() else {
                 inner.push_idle(backend);
                 drop(inner);
-                return self.retry.freed();
+                self.retry.freed();
+                return self.make_way();
             };
             drop(inner);
             match waiter.sender.send(Grant::Backend(backend)) {
@@ -181,7 +229,7 @@ impl Pool {
     /// A place for one more backend, if fewer than `least` are there and nobody has to wait.
     pub fn vacancy(self: &Arc<Self>, least: u32) -> Option<Slot> {
         let mut inner = self.inner.lock();
-        if self.is_retired() || inner.taken >= least.min(inner.limit) {
+        if self.is_retired() || inner.taken >= least.min(inner.limit) || !self.quotas.take() {
             return None;
         }
         inner.taken += 1;
@@ -208,10 +256,13 @@ impl Pool {
     fn place_freed(self: &Arc<Self>) {
         loop {
             let mut inner = self.inner.lock();
-            let waiter = if inner.taken > inner.limit { None } else { inner.waiters.pop_front() };
+            let over = inner.is_over() || self.quotas.are_over();
+            let waiter = if over { None } else { inner.waiters.pop_front() };
             let Some(waiter) = waiter else {
                 inner.taken = inner.taken.saturating_sub(1);
-                return;
+                drop(inner);
+                self.quotas.give();
+                return self.quotas_freed();
             };
             inner.connecting += 1;
             drop(inner);
@@ -240,13 +291,9 @@ impl Pool {
         inner.limit = limit;
         let excess = usize::try_from(inner.taken.saturating_sub(limit)).unwrap_or(usize::MAX);
         let surplus: Vec<_> = (0..excess).map_while(|_| inner.pop_idle(0)).collect();
-        let room = limit.saturating_sub(inner.taken);
-        inner.taken += room;
         drop(inner);
         drop(surplus);
-        for _ in 0..room {
-            self.place_freed();
-        }
+        self.serve();
     }
 
     /// Closes the idle backends for which `is_due` says so; gives how many.
@@ -286,6 +333,12 @@ impl Pool {
 }
 
 impl Inner {
+    /// A place has to go: who waits may use the reserve.
+    fn is_over(&self) -> bool {
+        let reserve = if self.waiters.is_empty() { 0 } else { self.reserve };
+        self.taken > self.limit.saturating_add(reserve)
+    }
+
     /// An idle backend, of that worker if there is one.
     fn pop_idle(&mut self, worker: usize) -> Option<Box<Backend>> {
         if let Some(backend) = self.idle.get_mut(worker).and_then(Vec::pop) {

@@ -19,7 +19,7 @@ use crate::connect_log::ConnectLog;
 use crate::greeting::Greetings;
 use crate::load::Loads;
 use crate::login::Authenticator;
-use crate::pool::{Pool, PoolKey, Pools};
+use crate::pool::{Pool, PoolKey, Pools, QuotaBook, QuotaLimits};
 use crate::registry::Registry;
 use crate::statements::StatementCache;
 
@@ -62,6 +62,7 @@ impl Deps {
 pub struct Shared {
     pub(crate) deps: Deps,
     pub(crate) pools: Pools,
+    quotas: QuotaBook,
     pub(crate) loads: Loads,
     pub(crate) registry: Arc<Registry>,
     pub(crate) statements: StatementCache,
@@ -80,6 +81,7 @@ impl Shared {
         Self {
             deps,
             pools: Pools::default(),
+            quotas: QuotaBook::default(),
             loads: Loads::default(),
             registry: Arc::default(),
             statements: StatementCache::new(STATEMENT_CACHE_BYTES),
@@ -113,18 +115,25 @@ impl Shared {
     }
 
     /// The pool of a node, database (as the node calls it) and user.
-    pub(crate) fn pool(&self, node: &Node, database: &Arc<str>, user: &Arc<str>, limit: u32) -> Arc<Pool> {
+    pub(crate) fn pool(
+        &self,
+        node: &Node,
+        database: &Arc<str>,
+        user: &Arc<str>,
+        (limit, quotas): (u32, QuotaLimits),
+    ) -> Arc<Pool> {
         let key = PoolKey { node: node.id, database: Arc::clone(database), user: Arc::clone(user) };
         let pool = self.pools.get(&key, || {
             let address = NodeAddress { hostname: node.hostname.to_string(), port: node.port };
-            Pool::new(key.clone(), Arc::new(address), self.loads.node(node.id), limit)
+            let quotas = (&self.quotas, quotas);
+            Pool::limited(key.clone(), Arc::new(address), self.loads.node(node.id), limit, quotas)
         });
         if pool.address.port == node.port && *pool.address.hostname == *node.hostname {
             return pool;
         }
         // The id names another server since a reload.
         pool.retire();
-        self.pool(node, database, user, limit)
+        self.pool(node, database, user, (limit, quotas))
     }
 }
 

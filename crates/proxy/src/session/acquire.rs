@@ -17,7 +17,7 @@ use crate::buffer::BUFFER_LEN;
 use crate::connect::ConnectError;
 use crate::fence::Lease;
 use crate::open::{OpenAs, open};
-use crate::pool::{Acquired, Grant, Pool, Waiting};
+use crate::pool::{Acquired, Grant, Pool, PoolKey, QuotaLimits, Scope, Waiting};
 use crate::registry::{ClientState, Flag};
 use crate::settings::{Setting, Settings};
 
@@ -37,13 +37,11 @@ pub(super) enum Refusal {
     Stale,
     /// All backends of the pool are taken.
     Busy {
-        /// The node.
-        node: NodeId,
-        /// The database.
-        database: Arc<str>,
-        /// The user.
-        user: Arc<str>,
-        /// How many backends the pool has.
+        /// The pool.
+        pool: PoolKey,
+        /// What is full: what it shares with other pools, or `None` for the pool itself.
+        full: Option<Scope>,
+        /// How many backends there are.
         size: u32,
         /// How long it was waited.
         waited: Duration,
@@ -78,14 +76,7 @@ impl ClientFacing for Refusal {
             .with_hint("Try again; or allow older reads with consistency: eventual."),
             Self::NoNode => PgError::error(SqlState::CANNOT_CONNECT_NOW, "no node is alive")
                 .with_hint("SHOW POOL_NODES tells the state of the nodes."),
-            Self::Busy { node, database, user, size, waited } => PgError::error(
-                SqlState::TOO_MANY_CONNECTIONS,
-                format!("pool is busy: no backend became free within {} ms", waited.as_millis()),
-            )
-            .with_detail(format!(
-                "All {size} backends of node {node}, database \"{database}\", user \"{user}\" are in use."
-            ))
-            .with_hint("Raise default_pool_size, or query_wait_timeout."),
+            Self::Busy { pool, full, size, waited } => busy(pool, *full, *size, *waited),
             Self::Connect(node, error) => {
                 let error = error.to_client();
                 let detail =
@@ -107,6 +98,20 @@ impl ClientFacing for Refusal {
             }
         }
     }
+}
+
+fn busy(pool: &PoolKey, full: Option<Scope>, size: u32, waited: Duration) -> PgError {
+    let PoolKey { node, database, user } = pool;
+    let whose = match full {
+        None => format!("node {node}, database \"{database}\", user \"{user}\""),
+        Some(Scope::Database) => format!("node {node}, database \"{database}\""),
+        Some(Scope::User) => format!("node {node}, user \"{user}\""),
+    };
+    let key = full.map_or("default_pool_size", Scope::key);
+    let text = format!("pool is busy: no backend became free within {} ms", waited.as_millis());
+    PgError::error(SqlState::TOO_MANY_CONNECTIONS, text)
+        .with_detail(format!("All {size} backends of {whose} are in use."))
+        .with_hint(format!("Raise {key}, or query_wait_timeout."))
 }
 
 /// Why a wait ended without its result.
@@ -202,8 +207,9 @@ impl Session {
             }
         }
         let (database, user) = (&self.identity.database, &self.identity.user);
-        let size = self.config.load().pool_size(database, user);
-        let pool = self.worker.shared.pool(node, &self.identity.node_database, user, size);
+        let config = self.config.load();
+        let limits = (config.pool_size(database, user), QuotaLimits::of(config, database, user));
+        let pool = self.worker.shared.pool(node, &self.identity.node_database, user, limits);
         self.work = Some(pool.load.work());
         let backend = self.pooled(&pool, node, topology, elsewhere).await?;
         self.lend(backend, node)
@@ -321,10 +327,7 @@ impl Session {
         let limit = self.config.load().query_wait_timeout;
         let began = Instant::now();
         self.client.entry.set_state(ClientState::Waiting);
-        let granted = {
-            let granted = pin!(async { limited(limit, waiting.granted()).await });
-            self.watched_or_cancelled(granted).await
-        };
+        let granted = self.granted(&mut waiting, pool, limit).await;
         self.worker.shared.deps.metrics.backend_wait.observe(began.elapsed().as_secs_f64());
         match granted? {
             Some(Some(grant)) => Ok(grant),
@@ -332,17 +335,35 @@ impl Session {
             Some(None) => Err(Refusal::NoNode.into()),
             None => {
                 self.worker.shared.deps.metrics.query_wait_timeouts.inc();
-                let key = &pool.key;
-                Err(Refusal::Busy {
-                    node: key.node,
-                    database: Arc::clone(&key.database),
-                    user: Arc::clone(&key.user),
-                    size: pool.counts().limit,
-                    waited: limit,
-                }
-                .into())
+                let counts = pool.counts();
+                let quota = pool.full_quota().filter(|_| counts.taken() < counts.limit);
+                let (full, size) = quota.map_or((None, counts.limit), |(scope, size)| (Some(scope), size));
+                Err(Refusal::Busy { pool: pool.key.clone(), full, size, waited: limit }.into())
             }
         }
+    }
+
+    /// Waits for a backend or a place; after a while for one of the reserve as well.
+    async fn granted(
+        &mut self,
+        waiting: &mut Waiting,
+        pool: &Arc<Pool>,
+        limit: Duration,
+    ) -> Result<Option<Option<Grant>>, Interrupt> {
+        let config = self.config.load();
+        let reserve = config.reserve_pool_size(&self.identity.database, &self.identity.user);
+        let patience = config.reserve_pool_timeout;
+        if reserve == 0 || patience >= limit {
+            return self.watched_or_cancelled(limited(limit, waiting.granted())).await;
+        }
+        let early = tokio::time::timeout(patience, waiting.granted());
+        if let Ok(granted) = self.watched_or_cancelled(early).await? {
+            return Ok(Some(granted));
+        }
+        if let Some(place) = pool.reserve(reserve) {
+            return Ok(Some(Some(place)));
+        }
+        self.watched_or_cancelled(limited(limit - patience, waiting.granted())).await
     }
 
     async fn watched_or_cancelled<T>(&mut self, future: impl Future<Output = T>) -> Result<T, Interrupt> {
