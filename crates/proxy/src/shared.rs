@@ -114,17 +114,18 @@ impl Shared {
         Some(metrics)
     }
 
-    /// The pool of a node, database (as the node calls it) and user.
+    /// The pool of a node, database (as the node calls it) and user; `limits` are asked for a new one.
     pub(crate) fn pool(
         &self,
         node: &Node,
         database: &Arc<str>,
         user: &Arc<str>,
-        (limit, quotas): (u32, QuotaLimits),
+        limits: &dyn Fn() -> (u32, QuotaLimits),
     ) -> Arc<Pool> {
         let key = PoolKey { node: node.id, database: Arc::clone(database), user: Arc::clone(user) };
         let pool = self.pools.get(&key, || {
             let address = NodeAddress { hostname: node.hostname.to_string(), port: node.port };
+            let (limit, quotas) = limits();
             let quotas = (&self.quotas, quotas);
             Pool::limited(key.clone(), Arc::new(address), self.loads.node(node.id), limit, quotas)
         });
@@ -133,7 +134,7 @@ impl Shared {
         }
         // The id names another server since a reload.
         pool.retire();
-        self.pool(node, database, user, (limit, quotas))
+        self.pool(node, database, user, limits)
     }
 }
 

@@ -208,8 +208,8 @@ impl Session {
         }
         let (database, user) = (&self.identity.database, &self.identity.user);
         let config = self.config.load();
-        let limits = (config.pool_size(database, user), QuotaLimits::of(config, database, user));
-        let pool = self.worker.shared.pool(node, &self.identity.node_database, user, limits);
+        let limits = || (config.pool_size(database, user), QuotaLimits::of(config, database, user));
+        let pool = self.worker.shared.pool(node, &self.identity.node_database, user, &limits);
         self.work = Some(pool.load.work());
         let backend = self.pooled(&pool, node, topology, elsewhere).await?;
         self.lend(backend, node)
