@@ -502,3 +502,51 @@ fn the_reserve_is_for_those_who_have_waited() -> Result<()> {
     ensure!(started.elapsed() < 300 * MS, "a free pool needs no reserve");
     Ok(())
 }
+
+#[test]
+fn to_08_reads_go_elsewhere_while_a_node_refuses_and_come_back() -> Result<()> {
+    let (cluster, weir) = rig(2, "consistency: eventual\ndefault_pool_size: 4")?;
+    let mut client = weir.client()?;
+    let hba = cluster.data(1).join("pg_hba.conf");
+    let rules = std::fs::read_to_string(&hba)?;
+    std::fs::write(&hba, format!("host all bench all reject\n{rules}"))?;
+    cluster.sql(1, "SELECT pg_reload_conf()")?;
+    // The server takes its new rules in its own time.
+    ensure!(harness::eventually(Duration::from_secs(3), || cluster.direct(1).is_err()));
+    cluster.sql(1, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'bench'")?;
+    let refused = |log: &str| log.matches("pg_hba.conf rejects connection").count();
+    let (before, end) = (refused(&cluster.log(1)?), Instant::now() + Duration::from_secs(2));
+    let mut served = 0;
+    while Instant::now() < end {
+        ensure!(client.scalar(harness::WHERE)? == "n2", "a read that another node could not serve");
+        served += 1;
+    }
+    let tried = refused(&cluster.log(1)?) - before;
+    ensure!(served > 100 && (2..=15).contains(&tried), "{tried} tries in {served} reads");
+    ensure!(weir.pool_nodes()?.iter().all(|node| node["status"] == "up"), "who refuses is alive");
+    std::fs::write(&hba, rules)?;
+    cluster.sql(1, "SELECT pg_reload_conf()")?;
+    let back = || client.scalar(harness::WHERE).is_ok_and(|node| node == "n1");
+    ensure!(harness::eventually(Duration::from_secs(3), back), "it serves again");
+    Ok(())
+}
+
+#[test]
+fn to_05_a_server_that_does_not_cancel_is_given_up() -> Result<()> {
+    let (cluster, weir) = rig(0, "query_timeout: 300ms\nhealth_check_timeout: 30s")?;
+    let (mut client, mut other) = (weir.client()?, weir.client()?);
+    other.simple("SELECT 1")?;
+    client.set_deadline(Duration::from_secs(10));
+    let started = Instant::now();
+    client.send(&msgs().Q("SELECT pg_sleep(20)"))?;
+    cluster.freeze(0);
+    let told = farewell(&mut client);
+    cluster.thaw(0);
+    let wanted = "57014: terminating connection because the server did not cancel an overdue statement";
+    ensure!(told? == wanted);
+    in_time(started, 5300 * MS)?;
+    other.set_deadline(Duration::from_secs(10));
+    assert_eq!(other.scalar("SELECT 'lives'")?, "lives");
+    let running = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'bench' AND state = 'active'";
+    cluster.wait_scalar(0, running, "0", Duration::from_secs(3))
+}

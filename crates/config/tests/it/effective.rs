@@ -41,6 +41,24 @@ fn the_more_specific_override_wins_and_then_the_users() {
 }
 
 #[test]
+fn limits_of_a_name_come_before_those_of_all_and_the_general_ones() {
+    let config = parse(
+        "max_db_connections: 9\nmax_user_client_connections: 8\n\
+         databases: { shop: { max_db_connections: 0 }, '*': { max_db_client_connections: 3 } }\n\
+         users: { app: { max_user_client_connections: 0, max_user_connections: 2, reserve_pool_size: 1 } }\n",
+    )
+    .unwrap();
+    assert_eq!((config.max_db_connections("shop"), config.max_db_connections("x")), (None, Some(9)));
+    assert_eq!(
+        (config.max_user_client_connections("app"), config.max_user_client_connections("x")),
+        (None, Some(8))
+    );
+    assert_eq!(config.max_db_client_connections("shop"), Some(3));
+    assert_eq!((config.max_user_connections("app"), config.max_user_connections("x")), (Some(2), None));
+    assert_eq!((config.reserve_pool_size("x", "app"), config.reserve_pool_size("x", "y")), (1, 0));
+}
+
+#[test]
 fn consistency_is_overridden_like_the_pool_mode() {
     let config = parse(
         "consistency: eventual\n\
