@@ -58,6 +58,8 @@ pub struct Facts {
     pub system_identifier: Option<u64>,
     /// Insert position (primary) or replay position (standby).
     pub lsn: Option<Lsn>,
+    /// The timeline that a standby receives (`pg_stat_wal_receiver.received_tli`), while it receives one.
+    pub follows: Option<u32>,
 }
 
 /// How a node's role is known.
@@ -275,6 +277,8 @@ pub enum Reason {
     FalsePrimary,
     /// It belongs to another cluster.
     ForeignSystem,
+    /// It follows a node on an older timeline than the primary's: it shows another history.
+    OlderTimeline,
 }
 
 impl Reason {
@@ -294,6 +298,7 @@ impl Reason {
             Self::Detached => "detached",
             Self::FalsePrimary => "false_primary",
             Self::ForeignSystem => "foreign_system",
+            Self::OlderTimeline => "older_timeline",
         }
     }
 }

@@ -32,11 +32,17 @@ pub(crate) fn at(millis: u64) -> Moment {
 }
 
 fn standby() -> Facts {
-    Facts { in_recovery: true, timeline: None, system_identifier: Some(7), lsn: Some(Lsn(900)) }
+    Facts {
+        in_recovery: true,
+        timeline: None,
+        system_identifier: Some(7),
+        lsn: Some(Lsn(900)),
+        follows: None,
+    }
 }
 
 fn primary(timeline: u32) -> Facts {
-    Facts { in_recovery: false, timeline: Some(timeline), system_identifier: Some(7), lsn: Some(Lsn(1000)) }
+    Facts { in_recovery: false, timeline: Some(timeline), lsn: Some(Lsn(1000)), ..standby() }
 }
 
 fn nameless_primary() -> Facts {
@@ -348,6 +354,25 @@ fn the_newest_timeline_wins_while_both_live() {
         script.ok(0, primary(1)).ok(2, primary(2));
         assert_eq!(script.actions, []);
     }
+}
+
+#[test]
+fn a_standby_of_the_past_is_not_read() {
+    let mut script = Script::running();
+    let follows = |timeline| Facts { follows: Some(timeline), ..standby() };
+    script.ok(1, follows(1));
+    assert_eq!(script.state(1), (NodeState::Up, Role::Standby));
+    script.ok(2, primary(2));
+    assert_eq!(script.state(1).0, NodeState::Quarantine, "it follows the one that is the primary no more");
+    script.ok(1, follows(2));
+    assert_eq!(script.state(1), (NodeState::Up, Role::Standby));
+    // Without a primary there is nothing to be measured by, and reads go on.
+    script.ok(1, follows(1));
+    for _ in 0..5 {
+        script.fails(2, ConnectFailure::Unreachable);
+    }
+    script.ok(1, follows(1));
+    assert_eq!(script.state(1), (NodeState::Up, Role::Standby));
 }
 
 #[test]

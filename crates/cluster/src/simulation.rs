@@ -211,6 +211,7 @@ impl World {
                     timeline: self.timelines_visible.then_some(state.timeline),
                     system_identifier: Some(state.system),
                     lsn: Some(Lsn(self.now)),
+                    follows: None,
                 },
             },
             Status::Dead => fails(ConnectFailure::Unreachable),

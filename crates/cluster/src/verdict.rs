@@ -182,8 +182,17 @@ fn state_of(
         Health::Alive if member.claims_primary() && primary != Some(id) => {
             (NodeState::Quarantine, Reason::FalsePrimary)
         }
+        Health::Alive if primary.is_some() && follows_the_past(member, memory) => {
+            (NodeState::Quarantine, Reason::OlderTimeline)
+        }
         Health::Alive => (NodeState::Up, Reason::CheckOk),
     }
+}
+
+/// A standby that still receives from a primary of before, which lives and writes what the cluster does not.
+fn follows_the_past(member: &Member, memory: &Memory) -> bool {
+    let follows = member.facts.filter(|facts| facts.in_recovery).and_then(|facts| facts.follows);
+    follows.is_some_and(|timeline| memory.newest_timeline.is_some_and(|newest| timeline < newest))
 }
 
 /// A primary that is down keeps its role in the picture until another takes its place.

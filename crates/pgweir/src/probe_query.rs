@@ -21,7 +21,8 @@ const FACTS: &str = "SELECT recovering, \
           THEN substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8) END, \
      (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
      CASE WHEN recovering THEN pg_catalog.pg_last_wal_replay_lsn() \
-          ELSE pg_catalog.pg_current_wal_insert_lsn() END \
+          ELSE pg_catalog.pg_current_wal_insert_lsn() END, \
+     (SELECT received_tli FROM pg_catalog.pg_stat_wal_receiver) \
      FROM pg_catalog.pg_is_in_recovery() AS recovering";
 /// What we cannot do without.
 const ROLE: &str = "SELECT pg_catalog.pg_is_in_recovery()";
@@ -135,7 +136,8 @@ pub(crate) async fn connect_as(spec: &ProbeSpec, name: &str) -> Result<Connected
     connect(&options).await
 }
 
-/// Reads the one row: recovering, the standby's timeline, the primary's, the system identifier, the position.
+/// Reads the one row: recovering, the standby's timeline, the primary's, the system identifier, the position,
+/// the timeline that is received.
 fn facts(rows: &[Vec<Option<String>>]) -> Option<Facts> {
     let [row] = rows else { return None };
     let text = |column: usize| row.get(column)?.as_deref();
@@ -151,6 +153,7 @@ fn facts(rows: &[Vec<Option<String>>]) -> Option<Facts> {
         timeline: standby.or(primary),
         system_identifier: text(3).and_then(|text| text.parse::<i64>().ok()).map(i64::cast_unsigned),
         lsn: text(4).and_then(Lsn::parse),
+        follows: text(5).and_then(|text| text.parse().ok()),
     })
 }
 
@@ -158,26 +161,28 @@ fn facts(rows: &[Vec<Option<String>>]) -> Option<Facts> {
 mod tests {
     use super::*;
 
-    fn row(values: [Option<&str>; 5]) -> Vec<Vec<Option<String>>> {
+    fn row(values: [Option<&str>; 6]) -> Vec<Vec<Option<String>>> {
         vec![values.map(|value| value.map(str::to_owned)).to_vec()]
     }
 
     #[test]
     fn answers_are_read() {
-        let primary = row([Some("f"), None, Some("0000000A"), Some("7290000000000000001"), Some("1/2000")]);
+        let primary = row([Some("f"), None, Some("0000000A"), Some("7290000000000000001"), Some("1/2000"), None]);
         let expected = Facts {
             in_recovery: false,
             timeline: Some(10),
             system_identifier: Some(7_290_000_000_000_000_001),
             lsn: Some(Lsn(0x1_0000_2000)),
+            follows: None,
         };
         assert_eq!(facts(&primary), Some(expected));
-        let standby = row([Some("t"), Some("10"), None, Some("7290000000000000001"), None]);
-        assert_eq!(facts(&standby), Some(Facts { in_recovery: true, lsn: None, ..expected }));
+        let standby = row([Some("t"), Some("10"), None, Some("7290000000000000001"), None, Some("10")]);
+        assert_eq!(facts(&standby), Some(Facts { in_recovery: true, lsn: None, follows: Some(10), ..expected }));
         let role = vec![vec![Some("t".to_owned())]];
-        let nothing = Facts { in_recovery: true, timeline: None, system_identifier: None, lsn: None };
+        let nothing =
+            Facts { in_recovery: true, timeline: None, system_identifier: None, lsn: None, follows: None };
         assert_eq!(facts(&role), Some(nothing));
-        for bad in [vec![], vec![vec![]], row([Some("maybe"), None, None, None, None]), row([None; 5])] {
+        for bad in [vec![], vec![vec![]], row([Some("maybe"), None, None, None, None, None]), row([None; 6])] {
             assert_eq!(facts(&bad), None);
         }
     }
