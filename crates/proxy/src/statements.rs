@@ -23,6 +23,8 @@ pub const MAX_STATEMENT_LEN: usize = 256 * 1024 * 1024;
 const EVICTION_STEPS: usize = 16;
 /// What an entry costs beside its text.
 const ENTRY_COST: usize = 200;
+/// Further bytes of a name do not matter (`NAMEDATALEN` less one; `prepare.c` keeps names in such a table).
+const NAME_LEN: usize = 63;
 /// What a name on the servers begins with.
 pub const NAME_PREFIX: &str = "pgweir_";
 
@@ -196,6 +198,15 @@ impl Interned {
     }
 }
 
+fn has_id(statement: &Option<Arc<Statement>>, id: StatementId) -> bool {
+    statement.as_ref().is_some_and(|statement| statement.id == id)
+}
+
+/// As much of a name as tells it from others.
+fn key(name: &[u8]) -> &[u8] {
+    name.get(..NAME_LEN).unwrap_or(name)
+}
+
 fn cost(tail: &[u8]) -> usize {
     tail.len() + ENTRY_COST
 }
@@ -213,6 +224,8 @@ struct Undo {
     unnamed: bool,
     /// What a backend is asked to drop.
     dropped: Option<Dropped>,
+    /// The batch that it stands in.
+    batch: u32,
 }
 
 /// The statements of one client, by the client's names.
@@ -222,6 +235,8 @@ pub struct ClientStatements {
     unnamed: Option<Arc<Statement>>,
     undo: VecDeque<Undo>,
     next_token: u32,
+    /// Counts what ends in ReadyForQuery.
+    batch: u32,
     /// Parsed without a server's word: the first backend that is to run them parses them anew.
     unasked: Vec<StatementId>,
     journaling: bool,
@@ -233,13 +248,41 @@ impl ClientStatements {
     /// The statement of that name.
     #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<&Arc<Statement>> {
-        if name.is_empty() { self.unnamed.as_ref() } else { self.named.get(name) }
+        if name.is_empty() { self.unnamed.as_ref() } else { self.named.get(key(name)) }
+    }
+
+    /// What was forwarded so far and what follows stand in different batches: one may fail and the other not.
+    pub fn end_batch(&mut self) {
+        self.batch = self.batch.wrapping_add(1);
+    }
+
+    /// The server has not said how an earlier batch comes out that says something about statements.
+    #[must_use]
+    pub fn has_unsettled(&self) -> bool {
+        self.undo.iter().any(|undo| undo.batch != self.batch)
+    }
+
+    /// What `name` stands for, or whether the backend holds it, depends on how an earlier batch comes out, which the
+    /// server has not said.
+    #[must_use]
+    pub fn is_unsettled(&self, name: &[u8]) -> bool {
+        let id = self.get(name).map(|statement| statement.id);
+        let concerns = |undo: &Undo| {
+            let changes = undo.client.as_ref().is_some_and(|(changed, _)| key(changed) == key(name));
+            changes || undo.asked.as_ref().is_some_and(|(asked, _)| !undo.unnamed && Some(asked.id) == id)
+        };
+        !name.is_empty() && self.undo.iter().any(|undo| undo.batch != self.batch && concerns(undo))
     }
 
     /// The client's name of a statement.
     #[must_use]
     pub fn name_of(&self, id: StatementId) -> Option<&[u8]> {
-        self.named.iter().find(|(_, statement)| statement.id == id).map(|(name, _)| &**name)
+        let now = self.named.iter().find(|(_, statement)| statement.id == id).map(|(name, _)| &**name);
+        // Or its name up to a message that the server has not come to.
+        let before = |undo: &'_ Undo| undo.client.as_ref().is_some_and(|(_, before)| has_id(before, id));
+        now.or_else(|| {
+            self.undo.iter().find(|undo| before(undo)).and_then(|undo| undo.client.as_ref()).map(|c| &*c.0)
+        })
     }
 
     /// How many there are.
@@ -305,12 +348,14 @@ impl ClientStatements {
     /// The unnamed statement is gone, as after every simple Query.
     pub fn drop_unnamed(&mut self) {
         self.unnamed = None;
+        // Nor does it come back with what is taken back.
+        let clients = self.undo.iter_mut().filter_map(|undo| undo.client.as_mut());
+        clients.filter(|(name, _)| name.is_empty()).for_each(|(_, before)| *before = None);
     }
 
-    /// All are gone (DEALLOCATE ALL, DISCARD ALL).
+    /// All that have a name are gone (DEALLOCATE ALL, DISCARD ALL).
     pub fn clear(&mut self) {
         self.named.clear();
-        self.unnamed = None;
         self.unasked.clear();
     }
 
@@ -338,35 +383,36 @@ impl ClientStatements {
     /// Follows what the server did, in the client's books and in those of the backend.
     pub fn settle(&mut self, events: &[Event], backend: &mut Prepared) {
         for event in events {
-            match event {
-                Event::Done(token) => self.done(*token),
-                Event::Failed(token) => self.take_back(*token, backend, true),
-                Event::Skipped(_) | Event::OursFailed => {}
+            if let Event::Done(token) = event {
+                self.done(*token);
             }
         }
         // Latest first: each entry holds what was there before it.
         for event in events.iter().rev() {
-            if let Event::Skipped(token) = event {
-                self.take_back(*token, backend, false);
+            match event {
+                Event::Failed(token) => self.take_back(*token, backend, true),
+                Event::Skipped(token) => self.take_back(*token, backend, false),
+                Event::Done(_) | Event::OursFailed => {}
             }
         }
     }
 
     fn done(&mut self, token: Token) {
-        let Some(undo) = self.forget(token) else { return };
+        let Some((_, undo)) = self.forget(token) else { return };
         if let Some((statement, schema)) = undo.asked {
             statement.accept(schema);
         }
     }
 
-    fn forget(&mut self, token: Token) -> Option<Undo> {
+    /// Where it stood, and what it was.
+    fn forget(&mut self, token: Token) -> Option<(usize, Undo)> {
         // Answers come in the order of the messages: it is at the front, or near it.
         let at = self.undo.iter().position(|undo| undo.token == token)?;
-        self.undo.remove(at)
+        self.undo.remove(at).map(|undo| (at, undo))
     }
 
     fn take_back(&mut self, token: Token, backend: &mut Prepared, failed: bool) {
-        let Some(undo) = self.forget(token) else { return };
+        let Some((at, undo)) = self.forget(token) else { return };
         if let Some(dropped) = undo.dropped {
             backend.restore(dropped);
         }
@@ -378,11 +424,17 @@ impl ClientStatements {
         if let Some((name, before)) = undo.client {
             // A Parse of the unnamed statement drops the one before it even when it fails.
             let before = before.filter(|_| !(failed && name.is_empty()));
-            self.replace(&name, before);
+            let same = |later: &&mut Undo| later.client.as_ref().is_some_and(|(other, _)| *other == name);
+            // What a later batch made of the name stands.
+            match self.undo.range_mut(at..).find(same) {
+                Some(later) => later.client = Some((name, before)),
+                None => drop(self.replace(&name, before)),
+            }
         }
     }
 
     fn replace(&mut self, name: &[u8], statement: Option<Arc<Statement>>) -> Option<Arc<Statement>> {
+        let name = key(name);
         let before = match statement {
             statement if name.is_empty() => std::mem::replace(&mut self.unnamed, statement),
             Some(statement) => self.named.insert(name.into(), statement),
@@ -402,7 +454,7 @@ impl ClientStatements {
     ) -> Token {
         self.next_token = self.next_token.wrapping_add(1);
         let token = Token(self.next_token);
-        self.undo.push_back(Undo { token, asked, client, unnamed, dropped: None });
+        self.undo.push_back(Undo { token, asked, client, unnamed, dropped: None, batch: self.batch });
         token
     }
 }
@@ -461,12 +513,50 @@ mod tests {
     }
 
     #[test]
+    fn what_a_later_batch_made_of_a_name_stands() {
+        let cache = StatementCache::new(10_000);
+        let (mut client, mut backend) = (ClientStatements::default(), Prepared::default());
+        let (one, two) = (statement(&cache, "SELECT 1"), statement(&cache, "SELECT 2"));
+        let failed = client.define(b"", &two, Some(cache.schema()));
+        client.end_batch();
+        let later = client.define(b"", &one, Some(cache.schema()));
+        client.settle(&[Event::Failed(failed)], &mut backend);
+        assert_eq!(client.get(b"").unwrap().id(), one.id());
+        client.settle(&[Event::Failed(later)], &mut backend);
+        assert!(client.get(b"").is_none());
+        client.define_now(b"", &one);
+        let skipped = client.define(b"", &two, Some(cache.schema()));
+        client.drop_unnamed();
+        client.settle(&[Event::Skipped(skipped)], &mut backend);
+        assert!(client.get(b"").is_none());
+        let made = client.define(b"a", &one, Some(cache.schema()));
+        client.settle(&[Event::Done(made)], &mut backend);
+        client.close(b"a");
+        assert_eq!(client.name_of(one.id()), Some(&b"a"[..]), "an error may still be about it");
+    }
+
+    #[test]
+    fn names_are_told_apart_by_as_many_bytes_as_the_server_looks_at() {
+        let cache = StatementCache::new(10_000);
+        let mut client = ClientStatements::default();
+        client.define_now(&[b'n'; 100], &statement(&cache, "SELECT 1"));
+        assert!(client.get(&[b'n'; 63]).is_some() && client.get(&[b'n'; 62]).is_none());
+        client.close_now(&[b'n'; 70]);
+        assert!(client.is_empty());
+    }
+
+    #[test]
     fn a_failed_unnamed_parse_leaves_none_and_a_skipped_one_the_former() {
         let cache = StatementCache::new(10_000);
         let (mut client, mut backend) = (ClientStatements::default(), Prepared::default());
         let (one, two) = (statement(&cache, "SELECT 1"), statement(&cache, "SELECT 2"));
         let first = client.define(b"", &one, Some(cache.schema()));
         client.settle(&[Event::Done(first)], &mut backend);
+        let failed = client.define(b"a", &one, Some(cache.schema()));
+        let close = client.close(b"a");
+        let skipped = client.define(b"a", &two, Some(cache.schema()));
+        client.settle(&[Event::Failed(failed), Event::Skipped(close), Event::Skipped(skipped)], &mut backend);
+        assert!(client.get(b"a").is_none(), "latest first");
         let skipped = client.define(b"", &two, Some(cache.schema()));
         client.settle(&[Event::Skipped(skipped)], &mut backend);
         assert_eq!(client.get(b"").unwrap().id(), one.id());

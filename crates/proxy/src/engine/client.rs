@@ -4,7 +4,7 @@ use bytes::BufMut;
 use protocol::frame::{HEADER_LEN, Header, frontend_header};
 use protocol::message::{self, TxStatus};
 use protocol::tracker::{Ask, Owner, Push};
-use router::{PinReason, Reason, SessionOp, StatementKind, TxControl, Verdict};
+use router::{Change, PinReason, Reason, SessionOp, StatementKind, TxControl, Verdict};
 
 use super::gate::Pass;
 use super::scan::query_verdict;
@@ -40,7 +40,7 @@ impl Engine {
             let Some(header) = frontend_header(buf.filled())? else {
                 return Ok(ClientStep::More(HEADER_LEN));
             };
-            if self.waits_for_reset(header.tag) {
+            if self.waits_for_name(header.tag, buf.filled()) || self.waits_for_reset(header.tag) {
                 return Ok(ClientStep::Hold);
             }
             if header.tag != b'X' && self.skips_locally(header.tag) {
@@ -96,8 +96,7 @@ impl Engine {
                 self.ask(Ask::Execute, buf, outs.server, header);
             }
             b'S' => {
-                self.in_batch = false;
-                self.gate.bound = false;
+                self.end_of_batch();
                 self.tracker.push(Ask::Sync, Owner::Client);
                 self.forward(buf, outs.server, header.len);
             }
@@ -105,8 +104,7 @@ impl Engine {
                 let verdict = Verdict::unparsed(Reason::Utility);
                 env.watch.statement(&verdict);
                 // Like Sync and Query it ends in ReadyForQuery.
-                self.in_batch = false;
-                self.gate.bound = false;
+                self.end_of_batch();
                 self.tracker.push(Ask::FunctionCall, Owner::Client);
                 self.forward(buf, outs.server, header.len);
             }
@@ -177,6 +175,7 @@ impl Engine {
             (verdict, None)
         };
         self.note(&verdict);
+        self.resets |= op.as_ref().is_some_and(resets);
         self.ddl |= verdict.kind == StatementKind::Ddl
             && may_change_results(message::query_text(buf.at(buf.position(), header.len)));
         if let Some(SessionOp::Deallocate(name)) = &op
@@ -185,14 +184,22 @@ impl Engine {
             buf.consume(header.len);
             return None;
         }
-        self.statements.drop_unnamed();
-        books.prepared.set_unnamed(None);
-        self.in_batch = false;
-        self.gate.bound = false;
+        if !self.tracker.is_skipping() {
+            self.statements.drop_unnamed();
+            books.prepared.set_unnamed(None);
+        }
+        self.end_of_batch();
         self.tracker.push(Ask::Query, Owner::Client);
         self.settings.query(self.tracker.last_push(), op);
         self.forward(buf, out, header.len);
         None
+    }
+
+    /// What passes next ends in ReadyForQuery.
+    pub(super) fn end_of_batch(&mut self) {
+        self.in_batch = false;
+        self.gate.bound = false;
+        self.statements.end_batch();
     }
 
     pub(super) fn ask(&mut self, ask: Ask, buf: &mut Buf, out: &mut Out, header: Header) {
@@ -244,6 +251,13 @@ pub(super) fn with_op(verdict: Verdict, sql: Option<&[u8]>, env: &Env<'_>) -> (V
     let op = sql.and_then(|sql| router::session_op(sql, env.standard_conforming));
     let followed = op.is_some() && verdict.pin == Some(PinReason::SessionSetting);
     (Verdict { pin: verdict.pin.filter(|_| !followed), ..verdict }, op)
+}
+
+/// Whether it brings settings back to the server's defaults, which need not be the client's: those that it gave
+/// at its start are set anew before anything else runs.
+pub(super) fn resets(op: &SessionOp) -> bool {
+    let back = |change: &Change| matches!(change, Change::Reset { .. } | Change::ResetAll);
+    matches!(op, SessionOp::Changes(changes) if changes.iter().any(back))
 }
 
 /// Whether DDL of that text may give statements other result columns. What only adds or fills does not:

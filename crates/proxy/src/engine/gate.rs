@@ -3,8 +3,10 @@
 //! A backend on the primary takes everything. On a standby each unit is read ahead, and one that a
 //! standby must not get waits until the backend is free, to be routed anew.
 
-use router::{Access, Effect, PinReason, TxControl, Verdict};
+use protocol::frame::HEADER_LEN;
+use router::{Access, Effect, PinReason, SessionOp, TxControl, Verdict};
 
+use super::prepare::named_statement;
 use super::{Boundary, Engine, Env, Scan, Violation, scan};
 use protocol::message::TxStatus;
 
@@ -97,7 +99,9 @@ impl Engine {
     pub(super) fn note(&mut self, verdict: &Verdict) {
         self.gate.note(verdict);
         self.resets |= matches!(verdict.effect, Effect::DeallocateAll | Effect::DiscardAll);
-        if self.pin.is_none() {
+        // A standby refuses what writes: nothing of it would be held there but the session.
+        let refused = self.gate.on_standby && verdict.access == Access::Write;
+        if self.pin.is_none() && !refused {
             self.pin = verdict.pin;
         }
     }
@@ -107,6 +111,40 @@ impl Engine {
     pub(super) fn waits_for_reset(&mut self, tag: u8) -> bool {
         self.resets &= self.tracker.owes();
         self.resets && !self.in_batch && !matches!(tag, b'S' | b'd' | b'c' | b'f')
+    }
+
+    /// Whether the message at the front is about a statement of which an earlier batch, still to be answered, says
+    /// what it is. Its Sync has been sent: the answer comes whatever else waits here.
+    pub(super) fn waits_for_name(&mut self, tag: u8, bytes: &[u8]) -> bool {
+        self.unsettled = None;
+        if !self.statements.has_unsettled() {
+            return false;
+        }
+        let name = named_statement(tag, bytes);
+        let text = match tag {
+            b'Q' => bytes.get(HEADER_LEN..).and_then(|body| body.split(|byte| *byte == 0).next()),
+            b'B' => name.and_then(|name| self.statements.get(name)).map(|statement| statement.sql()),
+            _ => None,
+        };
+        let deallocated = match text.and_then(|text| router::session_op(text, true)) {
+            Some(SessionOp::Deallocate(deallocated)) => Some(deallocated),
+            _ => None,
+        };
+        let names = [name, deallocated.as_deref()];
+        let unsettled = names.into_iter().flatten().find(|name| self.statements.is_unsettled(name));
+        self.unsettled = unsettled.map(Into::into);
+        self.unsettled.is_some()
+    }
+
+    /// Whether what made [`ClientStep::Hold`] still stands.
+    ///
+    /// [`ClientStep::Hold`]: super::ClientStep::Hold
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        match &self.unsettled {
+            Some(name) => self.statements.is_unsettled(name),
+            None => self.is_waiting(),
+        }
     }
 
     /// The session's backend is not given back (session pooling has its own way).

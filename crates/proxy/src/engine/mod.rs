@@ -138,6 +138,8 @@ pub struct Engine {
     fatal: Option<SqlState>,
     /// DEALLOCATE ALL or DISCARD ALL is on its way: what it empties is known by its answer only.
     resets: bool,
+    /// The name that the next message waits for.
+    unsettled: Option<Box<[u8]>>,
     /// A batch that goes on elsewhere, until the server has ended it here.
     moving: Option<Moved>,
 }
@@ -262,6 +264,7 @@ impl Engine {
         self.resets = false;
         self.moving = None;
         self.in_batch = false;
+        self.unsettled = None;
         self.refused.clear();
         self.gate =
             gate::Gate::new(on_standby, unit.len, !begin.is_empty() || unit.verdict.tx != TxControl::None);

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use bytes::BufMut;
-use protocol::frame::Header;
+use protocol::frame::{HEADER_LEN, Header};
 use protocol::message::{self, Bind, Object, TxStatus, View};
 use protocol::tracker::{Ask, Owner, Token};
-use router::{Effect, StatementKind};
+use router::{Effect, SessionOp, StatementKind, Verdict};
 
-use super::client::{ClientOuts, may_change_results, may_change_settings, with_op};
+use super::client::{ClientOuts, may_change_results, may_change_settings, resets, with_op};
 use super::{Books, Engine, Env, put_query};
 use crate::buffer::Buf;
 use crate::out::Out;
@@ -17,7 +17,7 @@ use crate::prepared::Holds;
 use crate::statements::{NAME_PREFIX, Statement, put_header};
 
 /// A message of a token that no book waits for.
-const NO_TOKEN: Token = Token(0);
+pub(super) const NO_TOKEN: Token = Token(0);
 
 impl Engine {
     /// DEALLOCATE of a statement that was made by Parse: it stays on the server for others, who is given one
@@ -30,19 +30,38 @@ impl Engine {
         }
         let stand_in = format!("{NAME_PREFIX}0");
         // Cannot fail, which would have the server ignore the Query behind it.
-        self.prepare_stand_in(out, &stand_in, "");
+        self.prepare_stand_in(out, &stand_in, "", NO_TOKEN);
         self.statements.close_now(name);
         self.statements.drop_unnamed();
         books.prepared.set_unnamed(None);
         out.own(|own| put_query(own, format!("DEALLOCATE {stand_in}").as_bytes()));
         self.tracker.push(Ask::Query, Owner::Client);
-        self.in_batch = false;
-        self.gate.bound = false;
+        self.end_of_batch();
         true
     }
 
-    /// A statement of ours with that text, in place of the one before it.
-    pub(super) fn prepare_stand_in(&mut self, out: &mut Out, name: &str, sql: &str) {
+    /// As [`Engine::deallocate`], of a statement that is about to be bound: gives the one to bind in its place.
+    fn deallocation(
+        &mut self,
+        env: &Env<'_>,
+        out: &mut Out,
+        op: Option<&SessionOp>,
+    ) -> Option<Arc<Statement>> {
+        let Some(SessionOp::Deallocate(name)) = op else { return None };
+        let failed = self.tracker.is_settled() && self.tracker.status() == TxStatus::Failed;
+        if failed || name.is_empty() || self.statements.get(name).is_none() {
+            return None;
+        }
+        let stand_in = format!("{NAME_PREFIX}0");
+        let token = self.statements.close(name);
+        self.prepare_stand_in(out, &stand_in, "", token);
+        let sql = format!("DEALLOCATE {stand_in}");
+        Some(env.cache.intern(format!("{sql}\0\0\0").as_bytes(), || (env.classify)(sql.as_bytes())))
+    }
+
+    /// A statement of ours with that text, in place of the one before it; `token` is of what is to be taken back
+    /// when the server does not come to it.
+    pub(super) fn prepare_stand_in(&mut self, out: &mut Out, name: &str, sql: &str, token: Token) {
         self.inject_close(out, name, NO_TOKEN, Owner::Ours);
         out.own(|own| {
             put_header(own, b'P', name.len() + sql.len() + 4);
@@ -51,7 +70,7 @@ impl Engine {
             own.put_slice(sql.as_bytes());
             own.put_slice(b"\0\0\0");
         });
-        self.tracker.push(Ask::Parse(NO_TOKEN), Owner::Ours);
+        self.tracker.push(Ask::Parse(token), Owner::Ours);
     }
 
     pub(super) fn parse(
@@ -172,37 +191,57 @@ impl Engine {
         self.gate.bound = true;
         let mut op = None;
         if let Some(statement) = &known {
-            let mut verdict = statement.verdict();
+            let verdict = statement.verdict();
             if self.gate.refuses(&verdict) {
                 self.refuse_bind(buf, out, header);
                 return None;
             }
             env.watch.statement(&verdict);
-            if may_change_settings(&verdict) {
-                (verdict, op) = with_op(verdict, Some(statement.sql()), env);
-            }
-            self.note(&verdict);
-            self.ddl |= verdict.kind == StatementKind::Ddl && may_change_results(Some(statement.sql()));
+            op = self.note_bound(env, verdict, statement);
         }
+        let stand_in = self.deallocation(env, out, op.as_ref());
         self.settings.portal(bind.portal, op);
-        match known {
-            Some(statement) if bind.statement.is_empty() => {
+        let unnamed = bind.statement.is_empty() && stand_in.is_none();
+        match stand_in.or(known) {
+            Some(statement) if unnamed => {
                 self.ensure_unnamed(env, books, out, &statement);
                 self.ask(Ask::Bind, buf, out, header);
             }
             Some(statement) => {
                 self.ensure_prepared(env, books, out, &statement);
-                put_bind(out, &bind, &statement.id().name(), header.len);
+                let rest = put_bind(out, &bind, &statement.id().name(), header.len);
                 self.tracker.push(Ask::Bind, Owner::Client);
-                let rest = bind.rest;
                 buf.consume(rest);
                 self.forward(buf, out, header.len - rest);
             }
             // The server says that there is none; one made by PREPARE is there, on this backend.
-            None => self.ask(Ask::Bind, buf, out, header),
+            None => {
+                self.hide_unnamed(books, out, bind.statement);
+                self.ask(Ask::Bind, buf, out, header);
+            }
         }
         self.follow_events(books);
         None
+    }
+
+    /// The client has no such statement: the unnamed one that the backend may have is somebody else's.
+    fn hide_unnamed(&mut self, books: &mut Books, out: &mut Out, name: &[u8]) {
+        if name.is_empty() {
+            self.inject_close(out, "", NO_TOKEN, Owner::Ours);
+            books.prepared.set_unnamed(None);
+        }
+    }
+
+    /// What the statement that is bound means for the session.
+    fn note_bound(&mut self, env: &Env<'_>, verdict: Verdict, statement: &Statement) -> Option<SessionOp> {
+        let (verdict, op) = match may_change_settings(&verdict) {
+            true => with_op(verdict, Some(statement.sql()), env),
+            false => (verdict, None),
+        };
+        self.note(&verdict);
+        self.resets |= op.as_ref().is_some_and(resets);
+        self.ddl |= verdict.kind == StatementKind::Ddl && may_change_results(Some(statement.sql()));
+        op
     }
 
     fn ensure_unnamed(
@@ -257,7 +296,10 @@ impl Engine {
                 self.tracker.push(Ask::DescribeStatement, Owner::Client);
                 buf.consume(header.len);
             }
-            (b'D', Some((_, None))) => self.ask(Ask::DescribeStatement, buf, out, header),
+            (b'D', Some((name, None))) => {
+                self.hide_unnamed(books, out, name);
+                self.ask(Ask::DescribeStatement, buf, out, header);
+            }
             (b'D', None) => self.ask(Ask::DescribePortal, buf, out, header),
             (_, Some((name, Some(_)))) if !name.is_empty() => {
                 // The statement stays for others; closing one that never was gives the same answer.
@@ -278,8 +320,20 @@ impl Engine {
     }
 }
 
-/// The front of a Bind message of `len` bytes, of the statement that the server knows as `name`.
-fn put_bind(out: &mut Out, bind: &Bind<'_>, name: &str, len: usize) {
+/// The statement that a message names, when as much of it has arrived.
+pub(super) fn named_statement(tag: u8, message: &[u8]) -> Option<&[u8]> {
+    let body = message.get(HEADER_LEN..)?;
+    let text = |at: usize| body.get(at..)?.split(|byte| *byte == 0).next();
+    match (tag, body) {
+        (b'P', _) | (b'D' | b'C', [b'S', ..]) => text(usize::from(tag != b'P')),
+        (b'B', _) => text(text(0)?.len() + 1),
+        _ => None,
+    }
+}
+
+/// The front of a Bind message of `len` bytes, of the statement that the server knows as `name`; how long it was in
+/// the client's.
+fn put_bind(out: &mut Out, bind: &Bind<'_>, name: &str, len: usize) -> usize {
     let body = len - 1 - 4 - bind.statement.len() + name.len();
     out.own(|own| {
         put_header(own, b'B', body);
@@ -288,4 +342,5 @@ fn put_bind(out: &mut Out, bind: &Bind<'_>, name: &str, len: usize) {
         own.put_slice(name.as_bytes());
         own.put_u8(0);
     });
+    bind.rest
 }

@@ -10,6 +10,7 @@ use protocol::sqlstate::SqlState;
 use protocol::tracker::{Ask, Owner, Push};
 use router::Verdict;
 
+use super::prepare::NO_TOKEN;
 use super::{Books, Engine, put_query};
 use crate::buffer::Buf;
 use crate::out::Out;
@@ -48,7 +49,7 @@ impl Engine {
     /// Sends a Bind that fails in place of the client's, which need not be whole.
     pub(super) fn refuse_bind(&mut self, buf: &mut Buf, out: &mut Out, header: Header) {
         let name = format!("{NAME_PREFIX}0");
-        self.prepare_stand_in(out, &name, FAILING);
+        self.prepare_stand_in(out, &name, FAILING, NO_TOKEN);
         out.own(|own| {
             put_header(own, b'B', 1 + name.len() + 7);
             own.put_u8(0);

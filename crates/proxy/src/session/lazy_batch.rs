@@ -85,7 +85,10 @@ impl Session {
 
     fn read_bind(&self, batch: &mut Batch, message: &[u8]) -> Option<u8> {
         let View::Ready(bind) = message::bind(message, message.len()) else { return None };
-        let plain = bind.portal.is_empty() && message::bound_values(message, bind.rest) == Some(0);
+        // No values, and no formats for them.
+        let formatless = message.get(bind.rest..)?.starts_with(&[0, 0]);
+        let plain =
+            bind.portal.is_empty() && formatless && message::bound_values(message, bind.rest) == Some(0);
         if !plain || batch.tags.contains(&b'B') {
             return None;
         }

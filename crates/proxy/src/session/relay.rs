@@ -375,7 +375,7 @@ impl Session {
     /// Whether what the client sent next must stay where it is. A server that is to be sent COPY data waits
     /// for the client itself.
     fn must_wait(&self, relay: &Relay) -> bool {
-        relay.held && self.engine.is_waiting() && !self.engine.tracker().in_copy()
+        relay.held && self.engine.holds() && !self.engine.tracker().in_copy()
     }
 
     fn poll_flush_server(&mut self, relay: &mut Relay, cx: &mut Context<'_>) -> Result<bool, End> {
@@ -407,8 +407,9 @@ impl Session {
         self.taken(taken);
         match step {
             ClientStep::More(need) => relay.client_need = need,
-            ClientStep::Hold => relay.held = true,
-            ClientStep::Local => relay.local = true,
+            // What is there is enough to go on with.
+            ClientStep::Hold => (relay.held, relay.client_need) = (true, HEADER_LEN),
+            ClientStep::Local => (relay.local, relay.client_need) = (true, HEADER_LEN),
             ClientStep::Terminate => relay.leaving = Some(Leaving::Terminated),
         }
         Ok(())

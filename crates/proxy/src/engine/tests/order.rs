@@ -131,3 +131,73 @@ fn a_client_that_was_told_of_a_reset_is_told_what_it_has_instead() {
     pair.client(&q("SELECT 1"), 1000);
     assert_eq!(pair.server(&[set, done.clone()].concat(), 1000), done);
 }
+
+#[test]
+fn a_name_waits_for_the_batch_that_defines_it() {
+    let mut pair = Pair::primary();
+    let first = [p("a", "SELECT nothing"), s()].concat();
+    let second = [p("", "SELECT 1"), b(""), e(), p("a", "SELECT 2"), s()].concat();
+    // A statement of another text must not be made under the name of the one that fails.
+    let sent = pair.client(&[first, second].concat(), 1000);
+    let wanted = [p("pgweir_1", "SELECT nothing"), s(), p("", "SELECT 1"), b(""), e()].concat();
+    assert_eq!(String::from_utf8_lossy(&sent), String::from_utf8_lossy(&wanted));
+    assert!(pair.step == Some(ClientStep::Hold) && pair.engine.holds());
+    pair.server(&[message('E', b"SERROR\0C42703\0\0"), z('I')].concat(), 1000);
+    // The rest of its own batch is not yet asked for: it must not wait for that.
+    assert!(pair.engine.is_waiting() && !pair.engine.holds());
+    assert_eq!(pair.poke(), [p("pgweir_3", "SELECT 2"), s()].concat());
+}
+
+#[test]
+fn a_name_does_not_wait_for_its_own_batch() {
+    let mut pair = Pair::primary();
+    pair.client(&[p("a", "SELECT 1"), b("a"), e(), s(), b(""), b("other"), s()].concat(), 1000);
+    assert!(pair.from_client.is_empty(), "{:?}", pair.step);
+}
+
+#[test]
+fn deallocate_by_bind_leaves_the_statement_to_others() {
+    let mut pair = Pair::primary();
+    let all = [p("a", "SELECT 1"), p("", "DEALLOCATE a"), b(""), e(), s()].concat();
+    let close = message('C', b"Spgweir_0\0");
+    let wanted = [
+        p("pgweir_1", "SELECT 1"),
+        p("", "DEALLOCATE a"),
+        close,
+        p("pgweir_0", ""),
+        p("pgweir_3", "DEALLOCATE pgweir_0"),
+        b("pgweir_3"),
+        e(),
+        s(),
+    ];
+    assert_eq!(String::from_utf8_lossy(&pair.client(&all, 1000)), String::from_utf8_lossy(&wanted.concat()));
+    let [one, two, three] = [message('1', b""), message('2', b""), message('3', b"")];
+    let tail = [message('C', b"DEALLOCATE\0"), z('I')].concat();
+    let answer =
+        [one.clone(), one.clone(), three, one.clone(), one.clone(), two.clone(), tail.clone()].concat();
+    assert_eq!(pair.server(&answer, 1000), [one.clone(), one, two, tail].concat());
+    assert!(pair.engine.is_free() && pair.engine.statements().get(b"a").is_none());
+}
+
+#[test]
+fn the_unnamed_statement_of_another_client_is_not_bound() {
+    let mut pair = Pair::primary();
+    let close = message('C', b"S\0");
+    let sent = pair.client(&[b(""), e(), s(), message('D', b"S\0"), s()].concat(), 1000);
+    assert_eq!(sent, [close.clone(), b(""), e(), s(), close, message('D', b"S\0"), s()].concat());
+    let error = message('E', b"SERROR\0C26000\0\0");
+    let answer = [message('3', b""), error.clone(), z('I')].concat();
+    assert_eq!(pair.server(&answer.repeat(2), 1000), [error, z('I')].concat().repeat(2));
+    assert!(pair.engine.is_free());
+}
+
+#[test]
+fn a_standby_that_refuses_listen_does_not_keep_the_session() {
+    let mut pair = Pair::new(true, Verdict::empty());
+    pair.client(&[p("", "SELECT 1"), b(""), e(), message('H', b"")].concat(), 1000);
+    let [one, two] = [message('1', b""), message('2', b"")];
+    pair.server(&[one.clone(), two.clone(), message('C', b"SELECT 1\0")].concat(), 1000);
+    pair.client(&[p("", "LISTEN x"), b(""), e(), s()].concat(), 1000);
+    pair.server(&[one, two, message('E', b"SERROR\0C25006\0\0"), z('I')].concat(), 1000);
+    assert!(pair.engine.pin().is_none() && pair.engine.is_free(), "{:?}", pair.step);
+}
