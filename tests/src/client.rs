@@ -181,13 +181,42 @@ impl RawClient {
     }
 
     fn decode(&mut self) -> Result<Option<Reply>> {
+        self.take_message()?.map(|(tag, body)| Reply::decode(tag, &body)).transpose()
+    }
+
+    /// The type byte and the body of the message at the front of what was read.
+    fn take_message(&mut self) -> Result<Option<(u8, Vec<u8>)>> {
         let Some((head, rest)) = self.unread.split_at_checked(5) else { return Ok(None) };
+        let tag = head[0];
         let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
-        ensure!((4..MAX_MESSAGE).contains(&length), "message {:?} of length {length}", char::from(head[0]));
+        ensure!((4..MAX_MESSAGE).contains(&length), "message {:?} of length {length}", char::from(tag));
         let Some(body) = rest.get(..length - 4) else { return Ok(None) };
-        let reply = Reply::decode(head[0], body)?;
+        let body = body.to_vec();
         self.unread.drain(..=length);
-        Ok(Some(reply))
+        Ok(Some((tag, body)))
+    }
+
+    /// The next message as it is on the wire, type byte and body; `None` at the end of the stream, of which a
+    /// reset is one.
+    ///
+    /// # Errors
+    /// When nothing complete arrives within the deadline.
+    pub fn next_raw(&mut self) -> Result<Option<(u8, Vec<u8>)>> {
+        let end = Instant::now() + self.deadline;
+        loop {
+            if let Some(message) = self.take_message()? {
+                return Ok(Some(message));
+            }
+            match self.fill(end) {
+                Ok(true) => {}
+                Ok(false) => {
+                    ensure!(self.unread.is_empty(), "connection closed in the middle of a message");
+                    return Ok(None);
+                }
+                Err(error) if is_reset(&error) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Reads once; false at the end of the stream.
