@@ -2,7 +2,8 @@
 //!
 //! Made for `make run`, for trying things out, and never for data that matters. A second run reuses the data.
 //! Invariants: one demo a directory (a pid file that is locked); whatever was started here is stopped before the process ends,
-//! however it ends, except by SIGKILL, and then the next run stops what is left over; every wait has a bound.
+//! however it ends, except by SIGKILL, and then the next run stops what is left over; every wait has a bound; files that a
+//! demo did not write are never overwritten.
 //! PostgreSQL runs as the user postgres when this process is root, because it refuses root.
 
 mod command;
@@ -36,7 +37,7 @@ pub(crate) struct DemoArgs {
     /// The port pgweir listens on
     #[arg(long, default_value_t = 9999, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
-    /// The primary's port; the standbys take the two that follow
+    /// The port of db0; db1 and db2 take the two that follow
     #[arg(long, default_value_t = 5441, value_parser = clap::value_parser!(u16).range(1..=65_533))]
     base_port: u16,
     /// The port of /metrics and /health
@@ -45,7 +46,7 @@ pub(crate) struct DemoArgs {
 }
 
 impl DemoArgs {
-    /// The ports of the nodes, the primary's first.
+    /// The ports of the nodes, db0's first.
     fn node_ports(&self) -> impl Iterator<Item = u16> + use<> {
         let first = self.base_port;
         (0..NODES).map(move |number| first.saturating_add(number))
@@ -95,7 +96,8 @@ async fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let outcome = tokio::select! {
         outcome = serve(args, &place, &nodes, &mut proxy) => outcome,
         () = stop.received() => {
-            say("\nstopping pgweir and the nodes")?;
+            // Nobody may be reading any more (`| tee`, a closed terminal): the clean-up comes all the same.
+            let _ = say("\nstopping pgweir and the nodes");
             Ok(ExitCode::SUCCESS)
         }
     };
@@ -137,7 +139,7 @@ pgweir is ready on port {port}. In another terminal:
 
   PGPASSWORD=demo psql -h localhost -p {port} -U demo demo
 
-and there, for example:
+and there, for example (after a write of its own, a session reads from the primary until a standby shows the write):
 
   SHOW POOL_NODES;                                  the nodes, and how many reads each has served
   CREATE TABLE t AS SELECT generate_series(1, 9);   writes go to the primary

@@ -5,11 +5,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
+use super::NODES;
 use super::command::RunAs;
 use crate::pid_file::PidFile;
 
 /// Where data goes when the user postgres cannot reach the demo's own directory.
 const ELSEWHERE: &str = "/var/tmp";
+
+/// The first line of every file that a demo writes beside its data: a file without it is somebody's own.
+pub(super) const MARKER: &str = "# Written by pgweir demo at every start.";
+
+/// The name of pgweir's configuration.
+const CONFIG: &str = "pgweir.yaml";
+/// The name of the file with the secrets pgweir knows.
+const PASSWORDS: &str = "pool_passwd";
 
 /// The directories of one demo. Holds the lock that makes it the only one there.
 #[derive(Debug)]
@@ -25,10 +34,15 @@ impl Place {
     /// Makes the directories and takes the lock.
     ///
     /// # Errors
-    /// They cannot be made, belong to somebody else, or another demo runs there.
+    /// They cannot be made, belong to somebody else, hold files of somebody's own where the demo's would go, or another
+    /// demo runs there.
     pub(super) fn prepare(dir: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let dir = dir.canonicalize()?;
+        // Before anything is made: a directory that is not a demo's stays as it is.
+        for name in [CONFIG, PASSWORDS] {
+            ensure_ours(&dir.join(name))?;
+        }
         let lock = PidFile::create(&dir.join("demo.pid"))
             .with_context(|| format!("no demo can run in {}", dir.display()))?;
         let run_as = RunAs::for_postgres()?;
@@ -53,12 +67,12 @@ impl Place {
 
     /// pgweir's configuration.
     pub(super) fn config(&self) -> PathBuf {
-        self.dir.join("pgweir.yaml")
+        self.dir.join(CONFIG)
     }
 
     /// The secrets pgweir knows.
     pub(super) fn passwords(&self) -> PathBuf {
-        self.dir.join("pool_passwd")
+        self.dir.join(PASSWORDS)
     }
 
     /// What pgweir prints.
@@ -76,14 +90,30 @@ impl Place {
     /// # Errors
     /// It is there but cannot be read.
     pub(super) fn existing_version(&self) -> anyhow::Result<Option<u32>> {
-        let path = self.data.join("db0/PG_VERSION");
-        if !path.exists() {
-            return Ok(None);
-        }
+        // Any node will do, they are copies of each other: db0 may have been removed after a failover.
+        let mut files = (0..NODES).map(|number| self.data.join(format!("db{number}/PG_VERSION")));
+        let Some(path) = files.find(|path| path.exists()) else { return Ok(None) };
         let text =
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(Some(text.trim().parse().with_context(|| format!("{} is no version number", path.display()))?))
     }
+}
+
+/// Fails when the file is there and no demo wrote it.
+fn ensure_ours(path: &Path) -> anyhow::Result<()> {
+    let text = match std::fs::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        read => read.with_context(|| format!("cannot read {}", path.display()))?,
+    };
+    // An empty one is what a run leaves that was killed while writing.
+    if text.is_empty() || text.starts_with(MARKER.as_bytes()) {
+        return Ok(());
+    }
+    bail!(
+        "{} is not a demo's file (its first line is not \"{MARKER}\"), and the demo would overwrite it: \
+         choose another directory, or move the file away",
+        path.display()
+    )
 }
 
 /// The data directory: below `dir` when PostgreSQL's user can reach it there, else in a place of its own.
@@ -178,6 +208,22 @@ mod tests {
         assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
         drop(held);
         Place::prepare(&scratch.0).unwrap();
+    }
+
+    #[test]
+    fn files_that_no_demo_wrote_stay_as_they_are() {
+        for name in [CONFIG, PASSWORDS] {
+            let scratch = Scratch::new(name);
+            let path = scratch.0.join(name);
+            std::fs::write(&path, "alice:TEXTsecret\n").unwrap();
+            let error = format!("{:#}", Place::prepare(&scratch.0).unwrap_err());
+            assert!(error.contains(name) && error.contains("another directory"), "{error}");
+            assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 1, "something was made beside {name}");
+            for ours in [String::new(), format!("{MARKER}\nport: 1\n")] {
+                std::fs::write(&path, ours).unwrap();
+                ensure_ours(&path).unwrap();
+            }
+        }
     }
 
     #[test]

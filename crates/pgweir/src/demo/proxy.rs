@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::DemoArgs;
 use super::nodes::{Nodes, private_file, tail};
-use super::place::Place;
+use super::place::{MARKER, Place};
 use crate::pid_file::{self, Found};
 
 /// How long pgweir may take until it answers with every node up.
@@ -77,7 +77,7 @@ impl Proxy {
     /// # Errors
     /// A file cannot be written, or the program cannot be started.
     pub(super) fn start(&mut self, check_secret: &str) -> anyhow::Result<()> {
-        private_file(&self.passwords, &format!("demo:TEXTdemo\npgweir:TEXT{check_secret}\n"))?;
+        private_file(&self.passwords, &format!("{MARKER}\ndemo:TEXTdemo\npgweir:TEXT{check_secret}\n"))?;
         private_file(&self.config, &self.configuration()?)?;
         let log = std::fs::File::create(&self.log)
             .with_context(|| format!("cannot write {}", self.log.display()))?;
@@ -166,7 +166,7 @@ impl Proxy {
             })
             .collect();
         Ok(format!(
-            "# Written by pgweir demo at every start.\n\
+            "{MARKER}\n\
              listen_addresses: [\"localhost\"]\n\
              port: {port}\n\
              metrics_listen: localhost:{metrics_port}\n\
