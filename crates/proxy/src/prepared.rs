@@ -2,20 +2,15 @@
 
 use std::collections::HashMap;
 
-use crate::statements::{Schema, StatementId};
+use crate::statements::StatementId;
 
 /// The statements that one backend holds, least recently used first out.
 #[derive(Debug, Default)]
 pub struct Prepared {
-    held: HashMap<StatementId, Held>,
+    /// With the clock of the last use.
+    held: HashMap<StatementId, u64>,
     clock: u64,
-    unnamed: Option<(StatementId, Schema)>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Held {
-    used: u64,
-    schema: Schema,
+    unnamed: Option<StatementId>,
 }
 
 /// A statement that a backend is to drop.
@@ -23,52 +18,35 @@ struct Held {
 pub struct Dropped {
     /// Which one.
     pub id: StatementId,
-    held: Held,
-}
-
-/// Whether a backend holds a statement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Holds {
-    /// No.
-    Not,
-    /// As it was parsed before the schema changed.
-    Stale,
-    /// Yes.
-    Well,
+    used: u64,
 }
 
 impl Prepared {
     /// Whether it holds `id`, which is now the most recently used.
-    pub fn touch(&mut self, id: StatementId, schema: Schema) -> Holds {
+    pub fn touch(&mut self, id: StatementId) -> bool {
         self.clock += 1;
-        match self.held.get_mut(&id) {
-            None => Holds::Not,
-            Some(held) => {
-                held.used = self.clock;
-                if held.schema == schema { Holds::Well } else { Holds::Stale }
-            }
-        }
+        self.held.get_mut(&id).map(|used| *used = self.clock).is_some()
     }
 
     /// It will hold `id`, which it does not now; gives the statement to close when there are more than `max`.
-    pub fn insert(&mut self, id: StatementId, schema: Schema, max: usize) -> Option<Dropped> {
+    pub fn insert(&mut self, id: StatementId, max: usize) -> Option<Dropped> {
         let oldest = (self.held.len() >= max.max(1))
-            .then(|| self.held.iter().min_by_key(|(_, held)| held.used).map(|(id, _)| *id))
+            .then(|| self.held.iter().min_by_key(|(_, used)| **used).map(|(id, _)| *id))
             .flatten();
         let dropped = oldest.and_then(|oldest| self.take(oldest));
         self.clock += 1;
-        self.held.insert(id, Held { used: self.clock, schema });
+        self.held.insert(id, self.clock);
         dropped
     }
 
     /// It will drop `id`, if it holds it.
     pub fn take(&mut self, id: StatementId) -> Option<Dropped> {
-        self.held.remove(&id).map(|held| Dropped { id, held })
+        self.held.remove(&id).map(|used| Dropped { id, used })
     }
 
     /// It has not dropped it.
     pub(crate) fn restore(&mut self, dropped: Dropped) {
-        self.held.entry(dropped.id).or_insert(dropped.held);
+        self.held.entry(dropped.id).or_insert(dropped.used);
     }
 
     /// It does not hold `id`.
@@ -76,14 +54,14 @@ impl Prepared {
         self.held.remove(&id);
     }
 
-    /// Whether its unnamed statement is that one, as it would be parsed now.
+    /// Whether its unnamed statement is that one.
     #[must_use]
-    pub fn is_unnamed(&self, id: StatementId, schema: Schema) -> bool {
-        self.unnamed == Some((id, schema))
+    pub fn is_unnamed(&self, id: StatementId) -> bool {
+        self.unnamed == Some(id)
     }
 
     /// Its unnamed statement is that one, or gone.
-    pub fn set_unnamed(&mut self, unnamed: Option<(StatementId, Schema)>) {
+    pub fn set_unnamed(&mut self, unnamed: Option<StatementId>) {
         self.unnamed = unnamed;
     }
 
@@ -124,11 +102,10 @@ mod tests {
         let cache = StatementCache::new(10_000);
         let ids: Vec<_> = (0..3).map(|n| statement(&cache, &format!("SELECT {n}")).id()).collect();
         let mut backend = Prepared::default();
-        let now = cache.schema();
-        assert!(backend.insert(ids[0], now, 2).is_none());
-        assert!(backend.insert(ids[1], now, 2).is_none());
-        backend.touch(ids[0], now);
-        assert_eq!(backend.insert(ids[2], now, 2).map(|dropped| dropped.id), Some(ids[1]));
+        assert!(backend.insert(ids[0], 2).is_none());
+        assert!(backend.insert(ids[1], 2).is_none());
+        backend.touch(ids[0]);
+        assert_eq!(backend.insert(ids[2], 2).map(|dropped| dropped.id), Some(ids[1]));
         assert_eq!(backend.len(), 2);
     }
 }

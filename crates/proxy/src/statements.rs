@@ -39,6 +39,9 @@ pub struct Statement {
     verdict: Verdict,
     /// The Parse message behind its name.
     tail: Arc<[u8]>,
+    /// The schema under which it was made. Whoever parses the text under another one gets another statement:
+    /// those who were told of its columns before shall hear from the server that they changed.
+    schema: Schema,
     /// The schema under which a server last accepted it, plus one; 0 when none has.
     accepted: AtomicU64,
 }
@@ -104,8 +107,8 @@ pub fn put_header(out: &mut BytesMut, tag: u8, body: usize) {
     out.put_u32(u32::try_from(body + 4).unwrap_or(u32::MAX));
 }
 
-/// Counts the changes of schema that passed by: what was parsed before one is parsed again when it is
-/// used next, or it would fail with "cached plan must not change result type".
+/// Counts the changes of schema that passed by: a text that is parsed after one is another statement than it
+/// was before, or it would fail with "cached plan must not change result type".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Schema(u64);
 
@@ -138,7 +141,8 @@ impl StatementCache {
 
     /// The statement of that Parse message's tail; `classify` runs when it is new.
     pub fn intern(&self, tail: &[u8], classify: impl FnOnce() -> Verdict) -> Arc<Statement> {
-        if let Some(known) = self.interned.lock().by_tail.get(tail) {
+        let schema = self.schema();
+        if let Some(known) = self.interned.lock().by_tail.get(tail).filter(|known| known.schema == schema) {
             return Arc::clone(known);
         }
         let verdict = classify();
@@ -146,11 +150,12 @@ impl StatementCache {
         let tail: Arc<[u8]> = tail.into();
         let id = StatementId(interned.next);
         interned.next += 1;
-        let statement =
-            Arc::new(Statement { id, verdict, tail: Arc::clone(&tail), accepted: AtomicU64::new(0) });
-        interned.bytes += cost(&tail);
-        interned.order.push_back(Arc::clone(&tail));
-        interned.by_tail.insert(tail, Arc::clone(&statement));
+        let accepted = AtomicU64::new(0);
+        let statement = Arc::new(Statement { id, verdict, tail: Arc::clone(&tail), schema, accepted });
+        if interned.by_tail.insert(Arc::clone(&tail), Arc::clone(&statement)).is_none() {
+            interned.bytes += cost(&tail);
+            interned.order.push_back(tail);
+        }
         interned.evict(self.max_bytes);
         statement
     }
@@ -462,7 +467,6 @@ impl ClientStatements {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prepared::Holds;
 
     fn statement(cache: &StatementCache, sql: &str) -> Arc<Statement> {
         cache.intern(format!("{sql}\0\0\0").as_bytes(), Verdict::empty)
@@ -496,20 +500,19 @@ mod tests {
         let (one, two) = (statement(&cache, "SELECT 1"), statement(&cache, "SELECT 2"));
         let now = cache.schema();
         let first = client.define(b"a", &one, Some(now));
-        backend.insert(one.id(), now, 10);
+        backend.insert(one.id(), 10);
         client.settle(&[Event::Done(first)], &mut backend);
         let close = client.close(b"a");
         let again = client.define(b"a", &two, Some(now));
-        backend.insert(two.id(), now, 10);
+        backend.insert(two.id(), 10);
         assert_eq!(client.get(b"a").unwrap().id(), two.id());
         client.settle(&[Event::Skipped(close), Event::Skipped(again)], &mut backend);
         assert_eq!(client.get(b"a").unwrap().id(), one.id());
-        assert_eq!(backend.touch(one.id(), now), Holds::Well);
-        assert_eq!(backend.touch(two.id(), now), Holds::Not);
+        assert!(backend.touch(one.id()) && !backend.touch(two.id()));
         assert!(one.is_accepted(now) && !two.is_accepted(now));
         cache.schema_changed();
-        assert_eq!(backend.touch(one.id(), cache.schema()), Holds::Stale);
         assert!(!one.is_accepted(cache.schema()));
+        assert_ne!(one.id(), statement(&cache, "SELECT 1").id(), "parsed anew, it is another one");
     }
 
     #[test]

@@ -13,7 +13,6 @@ use super::client::{ClientOuts, may_change_results, may_change_settings, resets,
 use super::{Books, Engine, Env, put_query};
 use crate::buffer::Buf;
 use crate::out::Out;
-use crate::prepared::Holds;
 use crate::statements::{NAME_PREFIX, Statement, put_header};
 
 /// A message of a token that no book waits for.
@@ -95,7 +94,7 @@ impl Engine {
         }
         if parse.name.is_empty() {
             let token = self.statements.define(b"", &statement, Some(env.schema));
-            books.prepared.set_unnamed(Some((statement.id(), env.schema)));
+            books.prepared.set_unnamed(Some(statement.id()));
             return self.ask(Ask::Parse(token), buf, outs.server, header);
         }
         let name: Box<[u8]> = parse.name.into();
@@ -124,7 +123,7 @@ impl Engine {
     /// The backend will hold one more statement: another one may have to go.
     fn make_place(&mut self, env: &Env<'_>, books: &mut Books, out: &mut Out, statement: &Statement) {
         let stale = books.prepared.take(statement.id());
-        let oldest = books.prepared.insert(statement.id(), env.schema, env.max_prepared);
+        let oldest = books.prepared.insert(statement.id(), env.max_prepared);
         for dropped in stale.into_iter().chain(oldest) {
             let token = self.statements.close_ours(dropped);
             self.inject_close(out, &dropped.id.name(), token, Owner::Ours);
@@ -149,7 +148,7 @@ impl Engine {
         statement: &Arc<Statement>,
     ) {
         let unasked = self.statements.take_unasked(statement.id());
-        if books.prepared.touch(statement.id(), env.schema) != Holds::Well || unasked {
+        if !books.prepared.touch(statement.id()) || unasked {
             self.make_place(env, books, out, statement);
             let token = self.statements.prepare_ours(statement, env.schema, false);
             self.inject_parse(out, statement, &statement.id().name(), token, Owner::Ours);
@@ -251,9 +250,9 @@ impl Engine {
         out: &mut Out,
         statement: &Arc<Statement>,
     ) {
-        if !books.prepared.is_unnamed(statement.id(), env.schema) {
+        if !books.prepared.is_unnamed(statement.id()) {
             let token = self.statements.prepare_ours(statement, env.schema, true);
-            books.prepared.set_unnamed(Some((statement.id(), env.schema)));
+            books.prepared.set_unnamed(Some(statement.id()));
             self.inject_parse(out, statement, "", token, Owner::Ours);
         }
     }
