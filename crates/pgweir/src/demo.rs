@@ -7,6 +7,7 @@
 //! PostgreSQL runs as the user postgres when this process is root, because it refuses root.
 
 mod command;
+mod history;
 mod install;
 mod nodes;
 mod place;
@@ -122,8 +123,8 @@ async fn serve(args: &DemoArgs, place: &Place, nodes: &Nodes, proxy: &mut Proxy)
     }
     say(&format!("PostgreSQL {} in {}", nodes.version(), place.data().display()))?;
     let check_secret = command::secret();
-    nodes.start(&check_secret, say).await?;
-    proxy.start(&check_secret)?;
+    let primary = nodes.start(&check_secret, say).await?;
+    proxy.start(&check_secret, primary)?;
     let shown = proxy.ready(nodes).await?;
     say(&welcome(args, place, &shown))?;
     proxy.ended().await

@@ -81,7 +81,7 @@ fn candidates() -> Vec<PathBuf> {
 fn inspect(directory: &Path) -> Option<Installation> {
     let server = std::fs::canonicalize(directory.join("postgres")).ok()?;
     let bin = server.parent()?.to_path_buf();
-    if !["initdb", "pg_ctl", "pg_basebackup"].iter().all(|tool| bin.join(tool).exists()) {
+    if !["initdb", "pg_ctl", "pg_basebackup", "pg_controldata"].iter().all(|tool| bin.join(tool).exists()) {
         return None;
     }
     let output = std::process::Command::new(&server).arg("--version").output().ok()?;

@@ -72,13 +72,13 @@ impl Proxy {
         })
     }
 
-    /// Writes the configuration and starts this same program with it.
+    /// Writes the configuration and starts this same program with it. `primary` is the number of the node that is it.
     ///
     /// # Errors
     /// A file cannot be written, or the program cannot be started.
-    pub(super) fn start(&mut self, check_secret: &str) -> anyhow::Result<()> {
+    pub(super) fn start(&mut self, check_secret: &str, primary: usize) -> anyhow::Result<()> {
         private_file(&self.passwords, &format!("{MARKER}\ndemo:TEXTdemo\npgweir:TEXT{check_secret}\n"))?;
-        private_file(&self.config, &self.configuration()?)?;
+        private_file(&self.config, &self.configuration(primary)?)?;
         let log = std::fs::File::create(&self.log)
             .with_context(|| format!("cannot write {}", self.log.display()))?;
         let program = std::env::current_exe().context("cannot tell where this program is")?;
@@ -153,7 +153,7 @@ impl Proxy {
         Ok(())
     }
 
-    fn configuration(&self) -> anyhow::Result<String> {
+    fn configuration(&self, primary: usize) -> anyhow::Result<String> {
         let DemoArgs { port, metrics_port, .. } = &self.args;
         let backends: String = self
             .args
@@ -161,7 +161,7 @@ impl Proxy {
             .enumerate()
             .map(|(number, port)| {
                 // Nobody reads from the primary while a standby can serve: so the split shows.
-                let weight = u8::from(number > 0);
+                let weight = u8::from(number != primary);
                 format!("  - {{ hostname: 127.0.0.1, port: {port}, weight: {weight}, application_name: db{number} }}\n")
             })
             .collect();
