@@ -256,7 +256,13 @@ mod tests {
     async fn reports_become_a_topology_and_commands_are_answered() {
         let running = start();
         for (id, in_recovery) in [(0, false), (1, true)] {
-            let facts = Facts { in_recovery, timeline: Some(1), system_identifier: Some(1), lsn: None, follows: None };
+            let facts = Facts {
+                in_recovery,
+                timeline: Some(1),
+                system_identifier: Some(1),
+                lsn: None,
+                follows: None,
+            };
             running.cluster.send(Event::CheckOk { node: NodeId(id), started: running.clock.now(), facts });
         }
         // A command is answered after everything that was sent before it.

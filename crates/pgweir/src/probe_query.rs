@@ -167,7 +167,8 @@ mod tests {
 
     #[test]
     fn answers_are_read() {
-        let primary = row([Some("f"), None, Some("0000000A"), Some("7290000000000000001"), Some("1/2000"), None]);
+        let primary =
+            row([Some("f"), None, Some("0000000A"), Some("7290000000000000001"), Some("1/2000"), None]);
         let expected = Facts {
             in_recovery: false,
             timeline: Some(10),
@@ -177,12 +178,16 @@ mod tests {
         };
         assert_eq!(facts(&primary), Some(expected));
         let standby = row([Some("t"), Some("10"), None, Some("7290000000000000001"), None, Some("10")]);
-        assert_eq!(facts(&standby), Some(Facts { in_recovery: true, lsn: None, follows: Some(10), ..expected }));
+        assert_eq!(
+            facts(&standby),
+            Some(Facts { in_recovery: true, lsn: None, follows: Some(10), ..expected })
+        );
         let role = vec![vec![Some("t".to_owned())]];
         let nothing =
             Facts { in_recovery: true, timeline: None, system_identifier: None, lsn: None, follows: None };
         assert_eq!(facts(&role), Some(nothing));
-        for bad in [vec![], vec![vec![]], row([Some("maybe"), None, None, None, None, None]), row([None; 6])] {
+        for bad in [vec![], vec![vec![]], row([Some("maybe"), None, None, None, None, None]), row([None; 6])]
+        {
             assert_eq!(facts(&bad), None);
         }
     }
