@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use cluster::NodeId;
 use config::Config;
-use router::{ParseOptions, Policy, Target, TxView, classify, decide, fingerprint};
+use router::{ParseOptions, Policy, Target, TxView, classify, decide, fingerprint, unpin_followed};
 use serde_json::Value;
 
 use crate::cli::{Failure, load, say};
@@ -28,7 +28,7 @@ fn explain(config: &Config, sql: &str, health: Option<&Value>) -> String {
         standard_conforming_strings: true,
         allow_sql_comments: config.allow_sql_comments,
     };
-    let verdict = classify(sql.as_bytes(), &options);
+    let verdict = unpin_followed(classify(sql.as_bytes(), &options), sql.as_bytes(), true);
     let policy = Policy { load_balance: config.load_balance_mode };
     let (target, reason) = decide(&verdict, &TxView::default(), &policy);
     let pin = verdict.pin.map_or("none", |pin| pin.as_str());

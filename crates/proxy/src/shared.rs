@@ -160,8 +160,10 @@ impl Worker {
         }
     }
 
-    pub(crate) fn classify(&self, sql: &[u8], options: &ParseOptions) -> Verdict {
-        self.classifier.lock().classify(sql, options)
+    /// What a text is, for a session whose settings are followed from backend to backend.
+    pub(crate) fn classify_followed(&self, sql: &[u8], options: &ParseOptions) -> Verdict {
+        let verdict = self.classifier.lock().classify(sql, options);
+        router::unpin_followed(verdict, sql, options.standard_conforming_strings)
     }
 
     pub(crate) fn classifier_counts(&self) -> (u64, u64) {

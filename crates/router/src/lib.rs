@@ -43,7 +43,7 @@ pub use fingerprint::{Fingerprint, fingerprint};
 pub use functions::{FunctionCatalog, NoCatalog, Safety};
 pub use pick::{Algorithm, Loads, Picker};
 pub use reason::Reason;
-pub use setting::{Change, SessionOp, session_op};
+pub use setting::{Change, SessionOp, session_op, unpin_followed};
 pub use verdict::{
     Access, Effect, Hint, Isolation, Misroute, PinReason, StatementKind, TxControl, TxMode, Verdict,
 };

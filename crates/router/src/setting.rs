@@ -4,6 +4,8 @@
 //! understood here. What cannot be repeated everywhere with the same meaning is not given, and pins.
 
 use crate::lexer::{Kind, Lexer, Token};
+use crate::reason::Reason;
+use crate::verdict::{PinReason, Verdict};
 
 /// One change of a session's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +81,16 @@ pub fn session_op(sql: &[u8], standard_conforming_strings: bool) -> Option<Sessi
         changes.extend(change(statement)?);
     }
     Some(SessionOp::Changes(changes))
+}
+
+/// A change of settings that can be repeated on any backend does not pin the session to one.
+#[must_use]
+pub fn unpin_followed(verdict: Verdict, sql: &[u8], standard_conforming_strings: bool) -> Verdict {
+    let sets = verdict.reason == Reason::SessionControl && verdict.pin == Some(PinReason::SessionSetting);
+    if sets && session_op(sql, standard_conforming_strings).is_some() {
+        return Verdict { pin: None, ..verdict };
+    }
+    verdict
 }
 
 fn savepoint(tokens: &[Token<'_>]) -> Option<SessionOp> {
@@ -345,6 +357,21 @@ mod tests {
         ] {
             assert_eq!(session_op(sql.as_bytes(), true), None, "{sql}");
         }
+    }
+
+    #[test]
+    fn what_is_followed_does_not_pin() {
+        let pin = |sql: &str| {
+            let verdict = crate::classify(sql.as_bytes(), &crate::ParseOptions::default());
+            unpin_followed(verdict, sql.as_bytes(), true).pin
+        };
+        assert_eq!(pin("SET search_path = ''"), None);
+        assert_eq!(pin("SET ROLE boss"), None);
+        assert_eq!(
+            pin("SET default_transaction_isolation = 'serializable'"),
+            Some(PinReason::SessionSetting)
+        );
+        assert_eq!(pin("LISTEN x"), Some(PinReason::Listen));
     }
 
     #[test]

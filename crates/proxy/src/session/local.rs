@@ -115,7 +115,8 @@ impl Session {
                 if let Some(parse) = message::parse(message) {
                     let (worker, options) = (&self.worker, &self.parse);
                     let statements = &worker.shared.statements;
-                    let statement = statements.intern(parse.tail, || worker.classify(parse.sql, options));
+                    let statement =
+                        statements.intern(parse.tail, || worker.classify_followed(parse.sql, options));
                     self.engine.define_now(parse.name, &statement);
                 }
             }

@@ -31,7 +31,7 @@ use config::{Config, PoolMode};
 use protocol::auth::Credentials;
 use protocol::console::LocalServer;
 use protocol::message::TxStatus;
-use router::{Effect, ParseOptions, PinReason, Reason, Verdict};
+use router::{Effect, ParseOptions, Verdict};
 use telemetry::Reader;
 
 pub(crate) use end::End;
@@ -229,7 +229,7 @@ impl Session {
 
     /// The statement of a Parse message, classified if it is new.
     fn intern(&self, tail: &[u8], sql: &[u8]) -> Arc<Statement> {
-        let classify = || unpinned(self.worker.classify(sql, &self.parse), sql, &self.parse);
+        let classify = || self.worker.classify_followed(sql, &self.parse);
         self.worker.shared.statements.intern(tail, classify)
     }
 
@@ -255,7 +255,7 @@ fn with_env<T>(
     watch: &dyn Watch,
     work: impl FnOnce(&Env<'_>) -> T,
 ) -> T {
-    let classify = |sql: &[u8]| -> Verdict { unpinned(worker.classify(sql, parse), sql, parse) };
+    let classify = |sql: &[u8]| -> Verdict { worker.classify_followed(sql, parse) };
     work(&Env {
         classify: &classify,
         cache: &worker.shared.statements,
@@ -265,15 +265,6 @@ fn with_env<T>(
         max_prepared: usize::try_from(config.max_prepared_statements).unwrap_or(usize::MAX),
         watch,
     })
-}
-
-/// SET that can be followed from backend to backend does not pin.
-fn unpinned(verdict: Verdict, sql: &[u8], parse: &ParseOptions) -> Verdict {
-    let set = verdict.reason == Reason::SessionControl && verdict.pin == Some(PinReason::SessionSetting);
-    if set && router::session_op(sql, parse.standard_conforming_strings).is_some() {
-        return Verdict { pin: None, ..verdict };
-    }
-    verdict
 }
 
 impl From<Violation> for End {
