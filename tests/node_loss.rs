@@ -228,7 +228,7 @@ fn fails_clearly(client: &mut RawClient, sql: &str) -> Result<()> {
 fn fo_10_no_primary_writes_fail_clearly_and_reads_go_on() -> Result<()> {
     let mut cluster = three_nodes()?;
     cluster.setup("CREATE TABLE t(id int); GRANT ALL ON t TO bench")?;
-    let weir = Pgweir::start(&cluster, "connect_timeout: 2s")?;
+    let weir = Pgweir::start(&cluster, "connect_timeout: 2s\nfailover_hold_timeout: 0")?;
     let (mut reader, mut writer) = (weir.client()?, weir.client()?);
     reader.scalar(WHERE)?;
     writer.simple("INSERT INTO t VALUES (1)")?;

@@ -146,11 +146,7 @@ impl Cluster {
             writeln!(conf, "log_statement = all")?;
         }
         if node > 0 {
-            let primary = self.nodes[0].port;
-            writeln!(
-                conf,
-                "primary_conninfo = 'host=127.0.0.1 port={primary} user=postgres application_name=n{node}'"
-            )?;
+            writeln!(conf, "primary_conninfo = '{}'", conninfo(self.nodes[0].port, node))?;
             fs::write(created.data().join("standby.signal"), "")?;
             self.install.give(&created.data().join("standby.signal"))?;
         }
@@ -364,6 +360,48 @@ impl Cluster {
         Ok(())
     }
 
+    /// Lets a stopped node begin again as a standby of `primary`. One that was killed, or was a primary of its own
+    /// history, is rewound first, for which the cluster needs `full_page_writes` and `wal_log_hints`.
+    ///
+    /// # Errors
+    /// When it cannot be rewound, or does not come up.
+    pub fn rejoin(&mut self, node: usize, primary: usize) -> Result<()> {
+        let (at, source) = (self.node(node)?, self.node(primary)?.port);
+        let conf = at.data().join("postgresql.auto.conf");
+        // pg_rewind brings the other node's.
+        let own = fs::read_to_string(&conf)?;
+        let done = self
+            .install
+            .server("pg_rewind")
+            .arg(format!("--source-server=host=127.0.0.1 port={source} user=postgres dbname=postgres"))
+            .arg("--no-sync")
+            .arg("-D")
+            .arg(at.data())
+            .current_dir(&at.dir)
+            .output()?;
+        ensure!(done.status.success(), "pg_rewind: {}", String::from_utf8_lossy(&done.stderr));
+        let follow = conninfo(source, node);
+        fs::write(
+            &conf,
+            format!("{own}\nprimary_conninfo = '{follow}'\nrecovery_target_timeline = 'latest'\n"),
+        )?;
+        let signal = at.data().join("standby.signal");
+        fs::write(&signal, "")?;
+        self.install.give(&signal)?;
+        self.start(node)
+    }
+
+    /// Lets a running standby follow another primary.
+    ///
+    /// # Errors
+    /// As [`Cluster::sql`].
+    pub fn repoint(&self, node: usize, primary: usize) -> Result<()> {
+        let follow = conninfo(self.port(primary), node);
+        self.sql(node, &format!("ALTER SYSTEM SET primary_conninfo = '{follow}'"))?;
+        self.sql(node, "SELECT pg_reload_conf()")?;
+        Ok(())
+    }
+
     /// Stops (SIGSTOP) every process of a node: it accepts connections and says nothing.
     pub fn freeze(&self, node: usize) {
         procs::under(&self.nodes[node].dir).into_iter().for_each(|pid| procs::send(pid, Signal::STOP));
@@ -436,6 +474,11 @@ impl Cluster {
             text.lines().filter(|line| !(line.contains("|pgweir|") && line.contains("statement:"))).collect();
         tail(&kept.join("\n"), lines)
     }
+}
+
+/// How a node connects to the primary at `port`.
+fn conninfo(port: u16, node: usize) -> String {
+    format!("host=127.0.0.1 port={port} user=postgres application_name=n{node}")
 }
 
 /// The last lines of a text.

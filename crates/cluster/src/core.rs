@@ -79,7 +79,7 @@ impl Core {
             memory: Memory::default(),
             phase: Phase::Settling,
             reasons: Vec::new(),
-            topology: Topology { epoch: Epoch(0), nodes, primary: None },
+            topology: Topology { nodes, ..Topology::default() },
             started: now,
             now,
             renumbered: None,
@@ -292,6 +292,11 @@ impl Core {
             actions.push(Action::Record(record));
         }
         self.topology.primary = ruling.primary;
+        self.topology.primary_lost = match (before.primary, ruling.primary) {
+            (_, Some(_)) => None,
+            (Some(_), None) => Some(self.now),
+            (None, None) => before.primary_lost,
+        };
         if changed || before.primary != ruling.primary {
             self.topology.epoch = epoch;
         }

@@ -124,6 +124,8 @@ pub struct Topology {
     pub nodes: Vec<Node>,
     /// The node that takes writes, when there is one and it is up.
     pub primary: Option<NodeId>,
+    /// Since when there is none; `None` while there is one, and when there never was.
+    pub primary_lost: Option<Moment>,
 }
 
 impl Topology {

@@ -242,8 +242,8 @@ table! {
         failback_command: Option<String>, Limits::none(), "null", Reload, Reserved;
         /// Run on each standby that is to follow a new primary.
         follow_primary_command: Option<String>, Limits::none(), "null", Reload, Reserved;
-        /// How long transactions that have not begun wait for a new primary.
-        failover_hold_timeout: Duration, Limits::of(Seconds, 0, HOUR), "30s", Reload, Reserved;
+        /// How long after the loss of the primary transactions that have not begun wait for one; 0 refuses them at once.
+        failover_hold_timeout: Duration, Limits::of(Seconds, 0, HOUR), "30s", Reload, Active;
         /// Whether a session's lost backend fails the node over; off leaves that to the health check.
         failover_on_backend_error: bool, Limits::none(), "off", Reload, Reserved;
         /// Whether the older of two primaries is quarantined.

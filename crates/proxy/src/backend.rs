@@ -16,6 +16,8 @@ use crate::stream::Stream;
 
 /// More than this unasked from an idle backend, and it is not trusted any more (bytes).
 const UNASKED_LIMIT: usize = 4096;
+/// More reads than this that find something, and it is not idle.
+const UNASKED_READS: usize = 4;
 
 /// Where and how to cancel what a backend does.
 #[derive(Debug, Clone)]
@@ -57,13 +59,17 @@ impl Backend {
     /// Looks whether the server has hung up or said something while nobody listened.
     pub fn is_alive(&mut self) -> bool {
         let mut bytes = [0; UNASKED_LIMIT];
-        match self.stream.try_read(&mut bytes) {
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-            Ok(0) => false,
-            Ok(count) => {
-                count < UNASKED_LIMIT && self.stays_idle_after(bytes.get(..count).unwrap_or_default())
+        // A server that is stopped says so in a notice, and hangs up behind it: the end counts.
+        for _ in 0..UNASKED_READS {
+            match self.stream.try_read(&mut bytes) {
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+                Ok(0) => return false,
+                Ok(count) if count == UNASKED_LIMIT => return false,
+                Ok(count) if self.stays_idle_after(bytes.get(..count).unwrap_or_default()) => {}
+                Ok(_) => return false,
             }
         }
+        false
     }
 
     /// Whether `bytes` that it sent unasked leave it usable. Notices and changed parameters are fine; anything

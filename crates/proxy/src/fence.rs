@@ -52,6 +52,8 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 /// The sessions look for themselves whether they still hold what is fenced; a flag too many costs a look.
 fn wake(shared: &Shared, topology: &Topology) -> usize {
     let clients = shared.registry.clients();
+    // Who keeps backends without using one now looks through them.
+    clients.iter().filter(|client| client.keeps()).for_each(|client| client.raise(Flag::Fence));
     let fenced =
         clients.iter().filter(|client| client.lease().is_some_and(|lease| lease.is_fenced(topology)));
     fenced.map(|client| client.raise(Flag::Fence)).count()
@@ -82,7 +84,7 @@ mod tests {
             changed_at: Moment::default(),
             replay_lag: Some(1 << 40),
         };
-        Topology { epoch: Epoch(9), nodes: vec![node], primary: None }
+        Topology { epoch: Epoch(9), nodes: vec![node], ..Topology::default() }
     }
 
     fn lease(port: u16, role: Role) -> Lease {

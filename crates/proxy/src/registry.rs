@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use atomic_waker::AtomicWaker;
@@ -81,6 +81,7 @@ pub struct ClientEntry {
     pin: AtomicU8,
     request_at: AtomicU64,
     statements: AtomicU32,
+    keeps: AtomicBool,
     waker: AtomicWaker,
     cancel: Mutex<CancelState>,
     cancelled: Notify,
@@ -120,6 +121,7 @@ impl ClientEntry {
             pin: AtomicU8::new(0),
             request_at: AtomicU64::new(0),
             statements: AtomicU32::new(0),
+            keeps: AtomicBool::new(false),
             waker: AtomicWaker::new(),
             cancel: Mutex::default(),
             cancelled: Notify::new(),
@@ -188,6 +190,17 @@ impl ClientEntry {
     /// It holds so many prepared statements.
     pub fn set_statements(&self, count: usize) {
         self.statements.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// Whether it keeps backends between its transactions.
+    #[must_use]
+    pub fn keeps(&self) -> bool {
+        self.keeps.load(Ordering::Relaxed)
+    }
+
+    /// Whether it keeps backends from now on.
+    pub fn set_keeps(&self, keeps: bool) {
+        self.keeps.store(keeps, Ordering::Relaxed);
     }
 
     /// Asks something of the session's task, and wakes it.

@@ -29,6 +29,7 @@ fn topology(weights: &[f64]) -> Topology {
         epoch: Epoch(1),
         nodes: weights.iter().enumerate().map(node).collect(),
         primary: Some(NodeId(0)),
+        ..Topology::default()
     }
 }
 

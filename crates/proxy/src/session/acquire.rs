@@ -11,7 +11,7 @@ use protocol::error::{ClientFacing, PgError};
 use protocol::sqlstate::SqlState;
 use router::{Algorithm, Isolation, Policy, Reason, Target, TxMode, Verdict, decide};
 
-use super::{End, Session};
+use super::{End, Session, hold};
 use crate::backend::Backend;
 use crate::buffer::BUFFER_LEN;
 use crate::connect::ConnectError;
@@ -30,7 +30,10 @@ const AHEAD_LIMIT: usize = 4 * BUFFER_LEN;
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// No node takes writes.
-    NoPrimary,
+    NoPrimary {
+        /// How long one was waited for.
+        waited: Duration,
+    },
     /// No node is up.
     NoNode,
     /// The nodes that are up are not known to show what the session has written.
@@ -66,9 +69,7 @@ struct Elsewhere<'a> {
 impl ClientFacing for Refusal {
     fn to_client(&self) -> PgError {
         match self {
-            Self::NoPrimary => PgError::error(SqlState::CANNOT_CONNECT_NOW, "no primary node is available")
-                .with_detail("No node that is up accepts writes.")
-                .with_hint("Reads go on if a standby is up. SHOW POOL_NODES tells the state of the nodes."),
+            Self::NoPrimary { waited } => no_primary(*waited),
             Self::Stale => PgError::error(
                 SqlState::CANNOT_CONNECT_NOW,
                 "no node that is alive is known to show what this session has written",
@@ -96,6 +97,26 @@ impl ClientFacing for Refusal {
             Self::Cancelled => {
                 PgError::error(SqlState::QUERY_CANCELED, "canceling statement due to user request")
             }
+        }
+    }
+}
+
+fn no_primary(waited: Duration) -> PgError {
+    let detail = match waited.as_millis() {
+        0 => "No node that is up accepts writes.".to_owned(),
+        waited => format!("No node that is up accepts writes; one was waited for {waited} ms."),
+    };
+    PgError::error(SqlState::CANNOT_CONNECT_NOW, "no primary node is available")
+        .with_detail(detail)
+        .with_hint("Reads go on if a standby is up. SHOW POOL_NODES tells the state of the nodes.")
+}
+
+impl Refusal {
+    /// The same, after a wait.
+    pub(super) fn after(self, waited: Duration) -> Self {
+        match self {
+            Self::NoPrimary { .. } => Self::NoPrimary { waited },
+            other => other,
         }
     }
 }
@@ -140,12 +161,24 @@ impl Session {
         self.acquire_except(target, &[]).await
     }
 
-    /// As [`Session::acquire`], not on the nodes of `lost`.
+    /// As [`Session::acquire`], not on the nodes of `lost`. Waits out a failover.
     pub(super) async fn acquire_except(
         &mut self,
         target: Target,
         lost: &[NodeId],
     ) -> Result<Box<Backend>, Interrupt> {
+        let mut held = None;
+        loop {
+            let refusal = match self.try_acquire(target, lost).await {
+                Err(Interrupt::Refused(refusal)) if hold::may_help(target, &refusal) => refusal,
+                done => return done,
+            };
+            Box::pin(self.hold(&mut held, refusal)).await?;
+        }
+    }
+
+    async fn try_acquire(&mut self, target: Target, lost: &[NodeId]) -> Result<Box<Backend>, Interrupt> {
+        self.drop_outdated();
         let topology = Arc::clone(self.topology.load());
         let mut excluded = self.stale_nodes(&topology, target);
         let stale = excluded.len();
@@ -166,7 +199,7 @@ impl Session {
             }
         }
         let none = match target {
-            Target::Primary => Refusal::NoPrimary,
+            Target::Primary => Refusal::NoPrimary { waited: Duration::ZERO },
             _ if stale > 0 => Refusal::Stale,
             _ => Refusal::NoNode,
         };
@@ -275,7 +308,10 @@ impl Session {
             }
             let who = Arc::new(OpenAs::from(&self.identity));
             let opening = Box::pin(open(&self.worker, who, self.config.load(), slot, node));
-            let opened = self.watched_or_cancelled(opening).await?;
+            let lease = Lease { address: Arc::clone(&pool.address), role: node.role };
+            let Some(opened) = self.unless_fenced(&lease, opening).await? else {
+                return Err(Refusal::Gone(node.id).into());
+            };
             return opened.map_err(|error| self.connect_failed(node.id, topology, error).into());
         }
     }
@@ -366,7 +402,29 @@ impl Session {
         self.watched_or_cancelled(limited(limit - patience, waiting.granted())).await
     }
 
-    async fn watched_or_cancelled<T>(&mut self, future: impl Future<Output = T>) -> Result<T, Interrupt> {
+    /// Nobody goes on connecting to a node that is given up; `None` when it is.
+    async fn unless_fenced<T>(
+        &mut self,
+        lease: &Lease,
+        future: impl Future<Output = T>,
+    ) -> Result<Option<T>, Interrupt> {
+        let mut changes = self.worker.shared.deps.topology.changes();
+        let topology = self.worker.shared.deps.topology.clone();
+        let fenced = async { while !lease.is_fenced(&topology.load()) && changes.changed().await.is_ok() {} };
+        self.watched_or_cancelled(async {
+            tokio::select! {
+                biased;
+                done = future => Some(done),
+                () = fenced => None,
+            }
+        })
+        .await
+    }
+
+    pub(super) async fn watched_or_cancelled<T>(
+        &mut self,
+        future: impl Future<Output = T>,
+    ) -> Result<T, Interrupt> {
         let mut future = pin!(future);
         std::future::poll_fn(|cx| {
             if self.client.entry.is_raised(Flag::Cancel, cx) {

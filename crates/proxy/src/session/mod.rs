@@ -12,6 +12,7 @@ mod deadline;
 mod end;
 mod fresh;
 mod greet;
+mod hold;
 mod lazy;
 mod lazy_batch;
 mod limits;

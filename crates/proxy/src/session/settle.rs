@@ -53,7 +53,8 @@ impl Session {
         }
         self.work = None;
         if self.mode == PoolMode::Session {
-            return self.kept.push(backend);
+            self.kept.push(backend);
+            return self.client.entry.set_keeps(true);
         }
         self.pass_back(backend);
     }
@@ -68,6 +69,23 @@ impl Session {
             Some(pool) => pool.release(backend),
             None => backend.close(),
         }
+    }
+
+    /// Backends that stay with a client of session pooling leave it when their node has changed: another session
+    /// may need their place, and nothing of the client's is on them.
+    pub(super) fn drop_outdated(&mut self) {
+        if self.kept.is_empty() {
+            return;
+        }
+        let topology = std::sync::Arc::clone(self.topology.load());
+        let serves = |backend: &Backend| {
+            topology.node(backend.node).is_some_and(|node| backend.epoch >= node.changed_epoch)
+        };
+        let (kept, outdated): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.kept).into_iter().partition(|backend| serves(backend));
+        self.kept = kept;
+        outdated.into_iter().for_each(|backend| backend.close());
+        self.client.entry.set_keeps(!self.kept.is_empty());
     }
 
     /// A client of session pooling leaves: its backends forget it.

@@ -92,6 +92,10 @@ impl Session {
         if self.client.entry.is_raised(Flag::Kill, cx) {
             return Poll::Ready(Err(End::Killed));
         }
+        if self.client.entry.has(Flag::Fence) {
+            self.client.entry.lower(Flag::Fence);
+            self.drop_outdated();
+        }
         let at_border = self.from_client.is_empty() && self.status() == TxStatus::Idle && !self.skip_to_sync;
         if at_border && self.client.entry.has(Flag::Drain) {
             return Poll::Ready(Err(End::Drained));

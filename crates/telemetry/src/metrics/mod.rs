@@ -94,6 +94,8 @@ pub struct Metrics {
     pub backend_wait: Histogram,
     /// Waits that ended with query_wait_timeout.
     pub query_wait_timeouts: IntCounter,
+    /// Units of work that waited for a node because theirs was lost.
+    pub failover_holds: IntCounter,
     /// The topology's epoch.
     pub topology_epoch: IntGauge,
     /// Observations that the cluster's channel did not take.
@@ -130,6 +132,7 @@ impl Metrics {
             verdict_cache_misses: families.counter("pgweir_verdict_cache_misses_total")?,
             backend_wait: families.histogram("pgweir_backend_wait_seconds", WAIT_BUCKETS)?,
             query_wait_timeouts: families.counter("pgweir_query_wait_timeouts_total")?,
+            failover_holds: families.counter("pgweir_failover_holds_total")?,
             topology_epoch: families.gauge("pgweir_topology_epoch")?,
             observations_dropped: families.counter("pgweir_observations_dropped_total")?,
             reloads_ok: reloads.get_metric_with_label_values(&["ok"])?,

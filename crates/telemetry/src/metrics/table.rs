@@ -108,6 +108,11 @@ pub const METRICS: &[MetricRow] = &[
         &["node"],
         "Up to when the standby is known to show everything, in seconds since the Unix epoch; 0 when not known.",
     ),
+    counter(
+        "pgweir_failover_holds_total",
+        &[],
+        "Transactions that waited before their beginning because the node they need was lost.",
+    ),
     gauge("pgweir_topology_epoch", &[], "Counts the changes of the nodes' roles and states."),
     counter(
         "pgweir_observations_dropped_total",

@@ -1,0 +1,109 @@
+//! Waiting out a failover: what has not begun yet waits for a node instead of being refused.
+//!
+//! Invariants: only units of which nothing was sent wait; nobody waits longer than `failover_hold_timeout`
+//! from the moment the primary was lost, nor at all when there never was one; while the primary counts as alive
+//! although it cannot be connected to, not longer than the health check needs to find that out.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cluster::{ConnectFailure, Moment, NodeId, Topology};
+use router::Target;
+use tokio::sync::watch;
+
+use super::Session;
+use super::acquire::{Interrupt, Refusal};
+use crate::registry::ClientState;
+
+/// How often it is tried again to connect to a primary that counts as alive.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// One unit's wait.
+pub(super) struct Hold {
+    began: Moment,
+    changes: watch::Receiver<u64>,
+}
+
+impl Hold {
+    /// How long it has lasted.
+    pub(super) fn waited(&self, now: Moment) -> Duration {
+        now.0.saturating_sub(self.began.0)
+    }
+}
+
+/// Whether waiting may help: a node is missing, and the unit is not bound to one node.
+pub(super) fn may_help(target: Target, refusal: &Refusal) -> bool {
+    let missing = match refusal {
+        Refusal::NoPrimary { .. }
+        | Refusal::NoNode
+        | Refusal::Stale
+        | Refusal::Gone(_)
+        | Refusal::Unreachable(_) => true,
+        Refusal::Connect(_, error) => matches!(
+            error.kind(),
+            ConnectFailure::Unreachable | ConnectFailure::TimedOut | ConnectFailure::NotReady
+        ),
+        Refusal::Busy { .. } | Refusal::Cancelled => false,
+    };
+    missing && !matches!(target, Target::Node(_))
+}
+
+impl Session {
+    /// Waits until it is worth to try again.
+    ///
+    /// # Errors
+    /// The refusal, when it was waited long enough; or why the session ends.
+    pub(super) async fn hold(&mut self, hold: &mut Option<Hold>, refusal: Refusal) -> Result<(), Interrupt> {
+        let topology = Arc::clone(self.topology.load());
+        let now = self.worker.shared.deps.now();
+        let Some(held) = hold else {
+            let changes = self.worker.shared.deps.topology.changes();
+            let first = Hold { began: now, changes };
+            // Nobody is kept waiting by a primary that never was.
+            if self.hold_ends(&topology, &first).is_none_or(|end| now >= end) {
+                return Err(refusal.into());
+            }
+            self.client.entry.set_state(ClientState::Waiting);
+            self.worker.shared.deps.metrics.failover_holds.inc();
+            // The topology may have changed before it was listened to: once more without a wait.
+            *hold = Some(first);
+            return Ok(());
+        };
+        let Some(end) = self.hold_ends(&topology, held).filter(|end| now < *end) else {
+            let waited = held.waited(now);
+            tracing::debug!(client = self.client.entry.id, waited_ms = waited.as_millis(), "held in vain");
+            return Err(refusal.after(waited).into());
+        };
+        let left = end.0.saturating_sub(now.0);
+        let nap = if topology.primary.is_some() { left.min(LOOK_AGAIN) } else { left };
+        let until = Instant::now() + nap;
+        let mut changes = held.changes.clone();
+        let changed = self.watched_or_cancelled(async move {
+            // The sender lives as long as the process.
+            let _ = tokio::time::timeout_at(until.into(), changes.changed()).await;
+            changes
+        });
+        held.changes = changed.await?;
+        Ok(())
+    }
+
+    /// When nothing is held any more; `None` when nothing is held at all.
+    fn hold_ends(&mut self, topology: &Topology, hold: &Hold) -> Option<Moment> {
+        let config = self.config.load();
+        let limit = config.failover_hold_timeout;
+        let (since, limit) = match (topology.primary, topology.primary_lost) {
+            (Some(primary), _) => (hold.began, limit.min(time_to_notice(config, primary))),
+            (None, Some(lost)) => (lost, limit),
+            (None, None) => return None,
+        };
+        Some(Moment(since.0.saturating_add(limit)))
+    }
+}
+
+/// How long the health check needs at most until it takes a node for dead.
+fn time_to_notice(config: &config::Config, node: NodeId) -> Duration {
+    config.health_check(node).map_or(Duration::ZERO, |check| {
+        let round = check.timeout.saturating_add(check.retry_delay);
+        check.period.saturating_add(round.saturating_mul(check.max_retries.saturating_add(1)))
+    })
+}
