@@ -281,3 +281,27 @@ fn ps_prepare_does_not_wait_for_those_that_hold_the_pool() -> Result<()> {
     assert_eq!(run(&mut late, "P3")?, "2 C(COMMIT) Z(I)");
     Ok(())
 }
+
+/// PS-01 for what ends a failed transaction: psycopg and SQLAlchemy prepare `ROLLBACK TO SAVEPOINT` in one.
+#[test]
+fn ps_01_what_ends_a_failed_transaction_is_prepared_in_it() -> Result<()> {
+    let (_cluster, weir) = rig(0, "default_pool_size: 1")?;
+    for n in 0..3 {
+        // A new client: the backend holds the statement already.
+        let mut client = weir.client()?;
+        client.simple("BEGIN; SAVEPOINT a")?;
+        assert_eq!(client.talk(&msgs().Q("SELECT 1/0"))?.to_string(), "E(22012) Z(E)");
+        assert_eq!(client.talk(&prepare("no", "SELECT 1"))?.to_string(), "E(25P02) Z(E)");
+        assert_eq!(client.talk(&prepare("back", "ROLLBACK TO SAVEPOINT a"))?.to_string(), "1 Z(E)");
+        assert_eq!(run(&mut client, "back")?, "2 C(ROLLBACK) Z(T)");
+        assert_eq!(client.talk(&prepare("no", "SELECT 2"))?.to_string(), "1 Z(T)", "round {n}");
+        assert_eq!(client.talk(&msgs().Q("SELECT 1/0"))?.to_string(), "E(22012) Z(E)");
+        assert_eq!(run(&mut client, "no")?, "E(25P02) Z(E)");
+        assert_eq!(run(&mut client, "back")?, "2 C(ROLLBACK) Z(T)");
+        assert_eq!(client.talk(&prepare("end", "ROLLBACK"))?.to_string(), "1 Z(T)");
+        assert_eq!(run(&mut client, "end")?, "2 C(ROLLBACK) Z(I)");
+        assert_eq!(run(&mut client, "no")?, "2 D(2) C(SELECT 1) Z(I)");
+        client.terminate()?;
+    }
+    Ok(())
+}

@@ -254,3 +254,29 @@ fn pinned_clients_are_visible_and_leave_room() -> Result<()> {
     ensure!(eventually(Duration::from_secs(2), || other.scalar("SELECT 1").is_ok_and(|one| one == "1")));
     Ok(())
 }
+
+/// A RESET among other statements of one string: asyncpg's pool ends each use of a connection so.
+#[test]
+fn sl_07_startup_values_come_back_after_a_reset_among_others() -> Result<()> {
+    in_both_modes(|_cluster, weir, _mode| {
+        let mut client = Login::new("bench", "bench")
+            .with("TimeZone", "Asia/Tokyo")
+            .with("app.x", "mine")
+            .connect(weir.port())?;
+        for reset in [
+            "SELECT pg_advisory_unlock_all();\nCLOSE ALL;\nUNLISTEN *;\nRESET ALL;",
+            "RESET TimeZone; SELECT 1; RESET app.x",
+        ] {
+            client.simple("SET TimeZone = 'Europe/Berlin'; SET app.x = 'other'")?;
+            assert_eq!(client.scalar("SHOW TimeZone")?, "Europe/Berlin");
+            client.simple(reset)?;
+            assert_eq!(client.scalar("SHOW TimeZone")?, "Asia/Tokyo", "after {reset}");
+            assert_eq!(client.scalar("SHOW app.x")?, "mine", "after {reset}");
+            // Undone with the string that it stands in.
+            client.simple("SET TimeZone = 'Europe/Berlin'")?;
+            assert!(client.simple(&format!("{reset}; SELECT 1/0")).is_err());
+            assert_eq!(client.scalar("SHOW TimeZone")?, "Europe/Berlin", "after the undone {reset}");
+        }
+        Ok(())
+    })
+}

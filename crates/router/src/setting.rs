@@ -77,10 +77,44 @@ pub fn session_op(sql: &[u8], standard_conforming_strings: bool) -> Option<Sessi
         return Some(op);
     }
     let mut changes = Vec::new();
+    let mut others = false;
     for statement in statements {
-        changes.extend(change(statement)?);
+        match change(statement) {
+            Some(change) => changes.extend(change),
+            None if leaves_settings_alone(statement) => others = true,
+            None => return None,
+        }
     }
-    Some(SessionOp::Changes(changes))
+    // A SET among others pins, as before it was taken apart; a RESET among them pins nothing, and must be followed.
+    let resets = |change: &Change| matches!(change, Change::Reset { .. } | Change::ResetAll);
+    let followed = !others || (!changes.is_empty() && changes.iter().all(resets));
+    followed.then_some(SessionOp::Changes(changes))
+}
+
+/// A statement that neither changes settings nor begins or ends what a change would be undone with. Pools send such
+/// ones in one string with RESET ALL when they get a connection back.
+fn leaves_settings_alone(tokens: &[Token<'_>]) -> bool {
+    const OTHERWISE: [&str; 17] = [
+        "abort",
+        "begin",
+        "call",
+        "commit",
+        "create",
+        "deallocate",
+        "discard",
+        "do",
+        "end",
+        "execute",
+        "prepare",
+        "release",
+        "reset",
+        "rollback",
+        "savepoint",
+        "set",
+        "start",
+    ];
+    !tokens.iter().any(|token| token.is("set_config"))
+        && tokens.first().is_some_and(|first| first.is_name() && !first.is_any(&OTHERWISE))
 }
 
 /// A change of settings that can be repeated on any backend does not pin the session to one.
@@ -313,6 +347,22 @@ mod tests {
             "app.x",
             "SELECT pg_catalog.set_config('app.x','v',false)",
         );
+    }
+
+    #[test]
+    fn resets_among_others_are_followed() {
+        let asyncpg = "SELECT pg_advisory_unlock_all();\nCLOSE ALL;\nUNLISTEN *;\nRESET ALL;";
+        assert_eq!(changes(asyncpg), Some(vec![Change::ResetAll]));
+        reset_of("SELECT 1; RESET work_mem", "work_mem");
+        for sql in [
+            "SELECT 1",
+            "SELECT 1; SET work_mem = '5MB'; RESET ALL",
+            "SELECT set_config('a.b', f(), false); RESET ALL",
+            "BEGIN; RESET ALL; COMMIT",
+            "DO $$ $$; RESET ALL",
+        ] {
+            assert_eq!(session_op(sql.as_bytes(), true), None, "{sql}");
+        }
     }
 
     #[test]

@@ -244,6 +244,7 @@ pub(super) fn may_change_settings(verdict: &Verdict) -> bool {
     verdict.reason == Reason::SessionControl
         || verdict.tx == TxControl::Savepoint
         || verdict.pin == Some(PinReason::SessionSetting)
+        || verdict.statements > 1
 }
 
 /// What a text does to the settings; when that can be followed it does not pin.

@@ -7,7 +7,7 @@ use bytes::BufMut;
 use protocol::frame::{HEADER_LEN, Header};
 use protocol::message::{self, Bind, Object, TxStatus, View};
 use protocol::tracker::{Ask, Owner, Token};
-use router::{Effect, SessionOp, StatementKind, Verdict};
+use router::{Effect, SessionOp, StatementKind, TxControl, Verdict};
 
 use super::client::{ClientOuts, may_change_results, may_change_settings, resets, with_op};
 use super::{Books, Engine, Env, put_query};
@@ -100,11 +100,13 @@ impl Engine {
         let name: Box<[u8]> = parse.name.into();
         buf.consume(header.len);
         let failed = self.tracker.is_settled() && self.tracker.status() == TxStatus::Failed;
+        // A failed transaction still takes what ends it.
+        let refused = failed && statement.verdict().tx == TxControl::None;
         if let Some(known) = self.statements.get(&name).cloned() {
             // As the server would: 42P05, told of the name on the server, which is put right on the way back.
             self.ensure_prepared(env, books, outs.server, &known);
             self.inject_parse(outs.server, &statement, &known.id().name(), NO_TOKEN, Owner::Client);
-        } else if failed {
+        } else if refused {
             self.inject_parse(outs.server, &statement, &statement.id().name(), NO_TOKEN, Owner::Client);
         } else {
             // Parsed anew even where the backend holds it: the client expects the schema as it is now.
