@@ -30,39 +30,47 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a cancel request may take on its way to the node.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// What serves a client until it ends. Boxed, and apart from the login: thousands of sessions are idle, and none
+/// should carry what it needed to get in.
+type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Serves a connection on the least busy worker.
 pub(crate) fn accept(shared: &Arc<Shared>, workers: &Workers, accepted: Accepted) {
     shared.deps.metrics.client_connections.inc();
     let Some(worker) = workers.least_busy() else { return };
     let own = Arc::clone(worker);
     worker.tasks.spawn("session", async move {
-        match accepted.into_stream(&Keepalive::from(&*own.shared.deps.config.load())) {
-            Ok((stream, peer, local)) => {
-                let registered = own.shared.registry.enter(peer, local);
-                serve(own, stream, registered).await;
-            }
-            Err(error) => tracing::debug!(error = %error, "connection lost before it was served"),
+        if let Some(serving) = Box::pin(admit(own, accepted)).await {
+            serving.await;
         }
     });
 }
 
-async fn serve(worker: Arc<Worker>, stream: Stream, registered: Registered) {
-    let shared = Arc::clone(&worker.shared);
-    let config = shared.deps.config.load();
-    let peer = registered.entry.peer;
-    let context = LoginContext { config: &config, authenticator: &shared.authenticator, peer };
+/// Takes a connection through its login; a cancel request is carried out.
+async fn admit(worker: Arc<Worker>, accepted: Accepted) -> Option<Serving> {
+    let config = worker.shared.deps.config.load();
+    let (stream, peer, local) = accepted
+        .into_stream(&Keepalive::from(&*config))
+        .inspect_err(|error| tracing::debug!(error = %error, "connection lost before it was served"))
+        .ok()?;
+    let registered = worker.shared.registry.enter(peer, local);
+    let context = LoginContext { config: &config, authenticator: &worker.shared.authenticator, peer };
     let Some(outcome) = unless_shut_down(&registered, Box::pin(login(stream, &context))).await else {
         tracing::debug!(client = registered.entry.id, peer = %peer, "connection closed during login: shutting down");
-        return;
+        return None;
     };
     match outcome {
         Ok(Outcome::Cancel { stream, pid, secret }) => {
             drop(registered);
-            cancel(&shared, pid, &secret).await;
+            cancel(&worker.shared, pid, &secret).await;
             drop(stream);
+            None
         }
         Ok(Outcome::LoggedIn(logged_in)) => enter(worker, registered, *logged_in, &config).await,
-        Err(error) => refused(&shared, &registered, &error),
+        Err(error) => {
+            refused(&worker.shared, &registered, &error);
+            None
+        }
     }
 }
 
@@ -105,7 +113,12 @@ async fn cancel(shared: &Shared, pid: u32, secret: &[u8]) {
     }
 }
 
-async fn enter(worker: Arc<Worker>, registered: Registered, logged_in: LoggedIn, config: &Config) {
+async fn enter(
+    worker: Arc<Worker>,
+    registered: Registered,
+    logged_in: LoggedIn,
+    config: &Config,
+) -> Option<Serving> {
     let id = registered.entry.id;
     registered.entry.set_names(Names {
         user: logged_in.user.clone(),
@@ -117,24 +130,52 @@ async fn enter(worker: Arc<Worker>, registered: Registered, logged_in: LoggedIn,
     let counted = ClientCount::enter(&worker.shared, (!in_console).then_some(names));
     if let Some(error) = objection(&worker.shared, &counted, &logged_in, config, in_console) {
         tracing::warn!(client = id, user = logged_in.user, reason = %error.message, "client turned away");
-        return turn_away(logged_in.stream, &error).await;
+        turn_away(logged_in.stream, &error).await;
+        return None;
     }
     if config.log_connections {
         let (user, database) = (&logged_in.user, &logged_in.database);
         tracing::info!(client = id, peer = %logged_in.peer, user, database, application_name = logged_in.application_name, "client connected");
     }
-    let why = if in_console {
-        Box::pin(console_session::run(&worker, &registered, logged_in)).await
-    } else {
-        let identity = identity(&logged_in, config);
-        let session = Session::new(worker, registered, logged_in.stream, identity, &logged_in.leftover);
+    let goodbye = Goodbye { id, log: config.log_disconnections, counted };
+    if !in_console {
+        return Some(serving(worker, registered, logged_in, config, goodbye));
+    }
+    Some(Box::pin(async move {
+        goodbye.say(console_session::run(&worker, &registered, logged_in).await);
+    }))
+}
+
+fn serving(
+    worker: Arc<Worker>,
+    registered: Registered,
+    logged_in: LoggedIn,
+    config: &Config,
+    goodbye: Goodbye,
+) -> Serving {
+    let identity = identity(&logged_in, config);
+    let LoggedIn { stream, leftover, .. } = logged_in;
+    let mut session = Box::new(Session::new(worker, registered, stream, identity, &leftover));
+    Box::pin(async move {
         let end = session.run().await;
-        tracing::debug!(client = id, end = %end, "session ended");
-        end.kind()
-    };
-    drop(counted);
-    if config.log_disconnections {
-        tracing::info!(client = id, reason = why, "client disconnected");
+        tracing::debug!(client = goodbye.id, end = %end, "session ended");
+        goodbye.say(end.kind());
+    })
+}
+
+/// What is to be done when a client has left.
+struct Goodbye {
+    id: u32,
+    log: bool,
+    counted: ClientCount,
+}
+
+impl Goodbye {
+    fn say(self, why: &'static str) {
+        drop(self.counted);
+        if self.log {
+            tracing::info!(client = self.id, reason = why, "client disconnected");
+        }
     }
 }
 

@@ -244,7 +244,15 @@ impl Session {
         let limits = || (config.pool_size(database, user), QuotaLimits::of(config, database, user));
         let pool = self.worker.shared.pool(node, &self.identity.node_database, user, &limits);
         self.work = Some(pool.load.work());
-        let backend = self.pooled(&pool, node, topology, elsewhere).await?;
+        let acquired = match pool.acquire(self.worker.id) {
+            Acquired::Granted(Grant::Backend(backend)) => self.usable(backend, node).ok_or(None),
+            other => Err(Some(other)),
+        };
+        let backend = match acquired {
+            Ok(backend) => backend,
+            // Boxed: what is rare must not make every session larger.
+            Err(acquired) => Box::pin(self.pooled(acquired, &pool, node, topology, elsewhere)).await?,
+        };
         self.lend(backend, node)
     }
 
@@ -267,8 +275,17 @@ impl Session {
         Ok(backend)
     }
 
+    /// The backend, brought to this worker; none if it is of no use any more.
+    fn usable(&self, mut backend: Box<Backend>, node: &Node) -> Option<Box<Backend>> {
+        if backend.epoch < node.changed_epoch || !backend.is_alive() {
+            return None;
+        }
+        if backend.worker == self.worker.id { Some(backend) } else { self.rehome(backend).ok() }
+    }
+
     async fn pooled(
         &mut self,
+        mut acquired: Option<Acquired>,
         pool: &Arc<Pool>,
         node: &Node,
         topology: &Topology,
@@ -276,7 +293,8 @@ impl Session {
     ) -> Result<Box<Backend>, Interrupt> {
         let began = Instant::now();
         loop {
-            let grant = match pool.acquire(self.worker.id) {
+            let next = acquired.take().unwrap_or_else(|| pool.acquire(self.worker.id));
+            let grant = match next {
                 Acquired::Granted(grant) => grant,
                 Acquired::Queued(waiting) => {
                     let grant = self.wait_for(waiting, pool).await?;
@@ -288,16 +306,10 @@ impl Session {
                 }
             };
             let slot = match grant {
-                Grant::Backend(mut backend) => {
-                    if backend.epoch < node.changed_epoch || !backend.is_alive() {
-                        continue;
-                    }
-                    if backend.worker != self.worker.id {
-                        let Ok(moved) = self.rehome(backend) else { continue };
-                        backend = moved;
-                    }
-                    return Ok(backend);
-                }
+                Grant::Backend(backend) => match self.usable(backend, node) {
+                    Some(backend) => return Ok(backend),
+                    None => continue,
+                },
                 Grant::Place(slot) => slot,
             };
             if pool.retry.must_wait(Instant::now()) && self.can_go(node, topology, elsewhere) {

@@ -136,9 +136,9 @@ impl Session {
     }
 
     /// Serves the client until it leaves or must go.
-    pub(crate) async fn run(mut self) -> End {
+    pub(crate) async fn run(&mut self) -> End {
         let end = self.serve().await;
-        self.finish(&end).await;
+        Box::pin(self.finish(&end)).await;
         end
     }
 
@@ -271,5 +271,23 @@ fn with_env<T>(
 impl From<Violation> for End {
     fn from(violation: Violation) -> Self {
         Self::Violation(violation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of a session and of what runs it; an idle client costs them for as long as it stays.
+    const IDLE_LIMIT: usize = 2800;
+
+    fn size<'a, F: 'a>(_: impl FnOnce(&'a mut Session) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn an_idle_session_is_small() {
+        let (session, running) = (size_of::<Session>(), size(Session::run));
+        assert!(session + running <= IDLE_LIMIT, "a session of {session} bytes, run by {running}");
     }
 }
