@@ -56,6 +56,16 @@ pub struct Backend {
 }
 
 impl Backend {
+    /// Brings a backend of another worker to the calling one's reactor.
+    ///
+    /// # Errors
+    /// Those of leaving one reactor and entering the other; the backend is closed then.
+    pub(crate) fn rehome(self: Box<Self>, to: usize) -> io::Result<Box<Self>> {
+        let Self { stream, books, key, node, epoch, worker: _, opened, idle_since, entry, slot } = *self;
+        let stream = stream.rehome()?;
+        Ok(Box::new(Self { stream, books, key, node, epoch, worker: to, opened, idle_since, entry, slot }))
+    }
+
     /// Looks whether the server has hung up or said something while nobody listened.
     pub fn is_alive(&mut self) -> bool {
         let mut bytes = [0; UNASKED_LIMIT];

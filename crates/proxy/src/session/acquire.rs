@@ -245,14 +245,14 @@ impl Session {
         let pool = self.worker.shared.pool(node, &self.identity.node_database, user, &limits);
         self.work = Some(pool.load.work());
         let acquired = match pool.acquire(self.worker.id) {
-            Acquired::Granted(Grant::Backend(backend)) => self.usable(backend, node).ok_or(None),
-            other => Err(Some(other)),
+            Acquired::Granted(Grant::Backend(backend)) => match self.usable(backend, node) {
+                Some(backend) => return self.lend(backend, node),
+                None => None,
+            },
+            other => Some(other),
         };
-        let backend = match acquired {
-            Ok(backend) => backend,
-            // Boxed: what is rare must not make every session larger.
-            Err(acquired) => Box::pin(self.pooled(acquired, &pool, node, topology, elsewhere)).await?,
-        };
+        // Boxed: what is rare must not make every session larger.
+        let backend = Box::pin(self.pooled(acquired, &pool, node, topology, elsewhere)).await?;
         self.lend(backend, node)
     }
 
@@ -280,7 +280,7 @@ impl Session {
         if backend.epoch < node.changed_epoch || !backend.is_alive() {
             return None;
         }
-        if backend.worker == self.worker.id { Some(backend) } else { self.rehome(backend).ok() }
+        if backend.worker == self.worker.id { Some(backend) } else { backend.rehome(self.worker.id).ok() }
     }
 
     async fn pooled(
@@ -293,8 +293,7 @@ impl Session {
     ) -> Result<Box<Backend>, Interrupt> {
         let began = Instant::now();
         loop {
-            let next = acquired.take().unwrap_or_else(|| pool.acquire(self.worker.id));
-            let grant = match next {
+            let grant = match acquired.take().unwrap_or_else(|| pool.acquire(self.worker.id)) {
                 Acquired::Granted(grant) => grant,
                 Acquired::Queued(waiting) => {
                     let grant = self.wait_for(waiting, pool).await?;
@@ -306,11 +305,11 @@ impl Session {
                 }
             };
             let slot = match grant {
+                Grant::Place(slot) => slot,
                 Grant::Backend(backend) => match self.usable(backend, node) {
                     Some(backend) => return Ok(backend),
                     None => continue,
                 },
-                Grant::Place(slot) => slot,
             };
             if pool.retry.must_wait(Instant::now()) && self.can_go(node, topology, elsewhere) {
                 return Err(Refusal::Unreachable(node.id).into());
@@ -350,14 +349,6 @@ impl Session {
                 return Ok(false);
             }
         }
-    }
-
-    /// Brings a backend of another worker to this one's reactor.
-    fn rehome(&self, mut backend: Box<Backend>) -> std::io::Result<Box<Backend>> {
-        backend.worker = self.worker.id;
-        let Backend { stream, books, key, node, epoch, worker, opened, idle_since, entry, slot } = *backend;
-        let stream = stream.rehome()?;
-        Ok(Box::new(Backend { stream, books, key, node, epoch, worker, opened, idle_since, entry, slot }))
     }
 
     fn connect_failed(&self, node: NodeId, topology: &Topology, error: ConnectError) -> Refusal {
