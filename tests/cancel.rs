@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use harness::{Cluster, Pgweir, RawClient, msgs, rig};
+use harness::{Cluster, ClusterOptions, Login, Pgweir, RawClient, Relay, msgs, rig};
 
 /// Sends `sql`, cancels it once it runs on `node`, and returns the compact reply, which must come in 1 s.
 fn cancelled(cluster: &Cluster, node: usize, client: &mut RawClient, sql: &str) -> Result<String> {
@@ -67,20 +67,43 @@ fn cn_01_a_cancel_with_a_wrong_key_hits_nobody() -> Result<()> {
     let (pid, secret) = a.key.clone().unwrap_or_default();
     let wrong: Vec<u8> = secret.iter().map(|byte| !byte).collect();
     for (pid, secret) in [(pid, &wrong[..]), (pid ^ 1, &secret), (pid, &secret[..1]), (0, &[])] {
-        let mut canceller = RawClient::tcp(weir.port())?;
-        canceller.send_bytes(&harness::messages::cancel_request(pid, secret))?;
-        canceller.half_close()?;
-        canceller.read_to_end()?;
+        a.cancel_with(pid, secret)?;
     }
     assert_eq!(a.read_ready(1)?.to_string(), "T D(a,) C(SELECT 1) Z(I)");
     Ok(())
 }
 
+/// Clients that share one backend, by user: one cancels around the end of its statements, the other one must not
+/// notice.
+const USERS: [&str; 4] = ["bench", "other", "stats", "pgweir"];
+/// Rounds of each of them; 2,000 in all.
+const ROUNDS: u64 = 500;
+
+/// CN-02
 #[test]
 fn cn_02_a_late_cancel_does_not_hit_the_next_client() -> Result<()> {
-    let (_cluster, weir) = rig(0, "default_pool_size: 1")?;
-    let mut b = weir.client()?;
+    let cluster = Cluster::new(ClusterOptions { standbys: 0, ..ClusterOptions::default() })?;
+    let relay = Relay::start(cluster.port(0))?;
+    let yaml = format!(
+        "default_pool_size: 1\nbackends:\n  - {{ hostname: 127.0.0.1, port: {}, weight: 1 }}",
+        relay.port()
+    );
+    let weir = Pgweir::start(&cluster, &yaml)?;
+    let login = |user| Login::new(user, "bench").connect(weir.port());
+    for delay in [0, 50] {
+        relay.set_cancel_delay(Duration::from_millis(delay));
+        std::thread::scope(|scope| -> Result<()> {
+            let pairs = USERS.map(|user| scope.spawn(move || pair(login(user)?, login(user)?, ROUNDS / 2)));
+            pairs.into_iter().try_for_each(|pair| pair.join().expect("a client panicked"))
+        })?;
+    }
+    ensure!(relay.cancels() > 500, "only {} cancels reached the node", relay.cancels());
+    Ok(())
+}
+
+fn pair(a: RawClient, mut b: RawClient, rounds: u64) -> Result<()> {
     let done = std::sync::atomic::AtomicBool::new(false);
+    b.set_deadline(Duration::from_secs(20));
     std::thread::scope(|scope| -> Result<()> {
         let other = scope.spawn(|| -> Result<usize> {
             let mut n = 0;
@@ -91,7 +114,7 @@ fn cn_02_a_late_cancel_does_not_hit_the_next_client() -> Result<()> {
             }
             Ok(n)
         });
-        let result = cancel_around_the_end(&weir);
+        let result = cancel_around_the_end(a, rounds);
         done.store(true, std::sync::atomic::Ordering::Relaxed);
         let served = other.join().expect("the other client panicked")?;
         ensure!(served > 10, "the other client was served {served} times");
@@ -99,10 +122,10 @@ fn cn_02_a_late_cancel_does_not_hit_the_next_client() -> Result<()> {
     })
 }
 
-/// 300 statements, each with a cancel that arrives about when it ends.
-fn cancel_around_the_end(weir: &Pgweir) -> Result<()> {
-    let mut a = weir.client()?;
-    for round in 0..300u64 {
+/// Statements, each with a cancel that arrives about when it ends.
+fn cancel_around_the_end(mut a: RawClient, rounds: u64) -> Result<()> {
+    a.set_deadline(Duration::from_secs(20));
+    for round in 0..rounds {
         a.send(&msgs().Q("SELECT pg_sleep(0.002)"))?;
         std::thread::sleep(Duration::from_micros(round * 37 % 4000));
         a.cancel()?;
@@ -116,6 +139,105 @@ fn cancel_around_the_end(weir: &Pgweir) -> Result<()> {
         let right = next == format!("T D({nonce}) C(SELECT 1) Z(I)") || next.ends_with("E(57014) Z(I)");
         ensure!(right, "round {round}: {next}");
     }
+    Ok(())
+}
+
+/// CN-02: a cancel that is lost on its way may come at any time: its backend is not used again.
+#[test]
+fn cn_02_a_backend_that_a_lost_cancel_may_still_hit_is_closed() -> Result<()> {
+    let cluster = Cluster::new(ClusterOptions { standbys: 0, ..ClusterOptions::default() })?;
+    let relay = Relay::start(cluster.port(0))?;
+    let yaml = format!(
+        "default_pool_size: 1\nbackends:\n  - {{ hostname: 127.0.0.1, port: {}, weight: 1 }}",
+        relay.port()
+    );
+    let weir = Pgweir::start(&cluster, &yaml)?;
+    let (mut a, mut b) = (weir.client()?, weir.client()?);
+    b.set_deadline(Duration::from_secs(20));
+    let pid = a.scalar("SELECT pg_backend_pid()")?;
+    relay.set_cancel_delay(Duration::from_secs(12));
+    a.send(&msgs().Q("SELECT pg_sleep(0.3)"))?;
+    let mut canceller = RawClient::tcp(weir.port())?;
+    let (id, secret) = a.key.clone().unwrap_or_default();
+    canceller.send_bytes(&harness::messages::cancel_request(id, &secret))?;
+    assert_eq!(a.read_ready(1)?.to_string(), "T D() C(SELECT 1) Z(I)");
+    // It waits for the request that may come, then for a new backend.
+    let next = b.scalar("SELECT pg_backend_pid()")?;
+    ensure!(next != pid, "used again while a cancel may hit it");
+    assert_eq!(b.talk(&msgs().Q("SELECT pg_sleep(4)"))?.to_string(), "T D() C(SELECT 1) Z(I)");
+    Ok(())
+}
+
+/// CN-06
+#[test]
+fn cn_06_a_cancel_is_not_charged_to_any_limit() -> Result<()> {
+    let (_cluster, weir) = rig(0, "default_pool_size: 2\nmax_client_conn: 3")?;
+    let mut clients = [weir.client()?, weir.client()?, weir.client()?];
+    let Err(refused) = weir.client() else { anyhow::bail!("a fourth client") };
+    assert_eq!(harness::sqlstate(&refused), "53300");
+    for client in &mut clients {
+        client.send(&msgs().Q("SELECT pg_sleep(60)"))?;
+    }
+    // One of them waits for a backend, all of them are to end.
+    for client in &mut clients {
+        let started = Instant::now();
+        client.cancel()?;
+        let reply = client.read_ready(1)?.to_string();
+        ensure!(reply.ends_with("E(57014) Z(I)"), "{reply}");
+        ensure!(started.elapsed() < Duration::from_secs(1), "cancelled after {:?}", started.elapsed());
+    }
+    Ok(())
+}
+
+/// CN-07
+#[test]
+fn cn_07_keys_are_as_long_as_the_protocol_version_says() -> Result<()> {
+    let (_cluster, weir) = rig(0, "default_pool_size: 5")?;
+    for (minor, length) in [(0u32, 4), (2, 32)] {
+        let mut client = Login::bench().version(3 << 16 | minor).connect(weir.port())?;
+        let (pid, secret) = client.key.clone().unwrap_or_default();
+        assert_eq!(secret.len(), length, "3.{minor}");
+        client.send(&msgs().Q("SELECT 'whole', pg_sleep(0.6)"))?;
+        for claimed in [&secret[..4.min(length - 1)], &secret[..length - 1], &[&secret[..], &[0]].concat()] {
+            client.cancel_with(pid, claimed)?;
+        }
+        assert_eq!(client.read_ready(1)?.to_string(), "T D(whole,) C(SELECT 1) Z(I)", "3.{minor}");
+        client.send(&msgs().Q("SELECT pg_sleep(20)"))?;
+        ensure!(client.silent_for(Duration::from_millis(100)).is_ok());
+        client.cancel()?;
+        let reply = client.read_ready(1)?.to_string();
+        ensure!(reply.ends_with("E(57014) Z(I)"), "3.{minor}: {reply}");
+    }
+    Ok(())
+}
+
+/// A storm of requests: the node is sent few, and whoever asked is answered by the end of its connection.
+#[test]
+fn cn_06_a_storm_of_cancels_is_bounded() -> Result<()> {
+    const REQUESTS: usize = 300;
+    let cluster = Cluster::new(ClusterOptions { standbys: 0, ..ClusterOptions::default() })?;
+    let relay = Relay::start(cluster.port(0))?;
+    let yaml = format!("backends:\n  - {{ hostname: 127.0.0.1, port: {}, weight: 1 }}", relay.port());
+    let weir = Pgweir::start(&cluster, &yaml)?;
+    let (mut a, mut b) = (weir.client()?, weir.client()?);
+    relay.set_cancel_delay(Duration::from_millis(300));
+    b.send(&msgs().Q("SELECT 'untouched' FROM pg_sleep(2)"))?;
+    a.send(&msgs().Q("SELECT pg_sleep(60)"))?;
+    ensure!(a.silent_for(Duration::from_millis(100))?);
+    let (pid, secret) = a.key.clone().unwrap_or_default();
+    let mut storm = Vec::new();
+    for _ in 0..REQUESTS {
+        let mut one = RawClient::tcp(weir.port())?;
+        one.send_bytes(&harness::messages::cancel_request(pid, &secret))?;
+        storm.push(one);
+    }
+    ensure!(a.read_ready(1)?.to_string().ends_with("E(57014) Z(I)"));
+    for one in &mut storm {
+        ensure!(one.read_to_end()?.0.is_empty());
+    }
+    assert_eq!(a.scalar("SELECT 'goes on'")?, "goes on");
+    assert_eq!(b.read_ready(1)?.to_string(), "T D(untouched) C(SELECT 1) Z(I)");
+    ensure!((1..=REQUESTS / 10).contains(&relay.cancels()), "{} requests for one client", relay.cancels());
     Ok(())
 }
 

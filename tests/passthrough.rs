@@ -88,10 +88,14 @@ fn tl_01_newer_minor_versions_and_options_are_negotiated_down() -> Result<()> {
     let v = |minor: u32| (3 << 16) | minor;
     for (version, options, wanted) in [
         (v(0), &[][..], ""),
-        (v(2), &[], "v(3.0;)"),
-        (v(9999), &[], "v(3.0;)"),
+        // As PostgreSQL 18: 3.1 was never used, and is taken for what it is.
+        (v(1), &[], ""),
+        (v(2), &[], ""),
+        (v(3), &[], "v(3.2;)"),
+        (v(9999), &[], "v(3.2;)"),
         (v(0), &["_pq_.foo"], "v(3.0;_pq_.foo)"),
-        (v(2), &["_pq_.foo", "_pq_.bar"], "v(3.0;_pq_.foo,_pq_.bar)"),
+        (v(2), &["_pq_.foo", "_pq_.bar"], "v(3.2;_pq_.foo,_pq_.bar)"),
+        (v(9999), &["_pq_.foo"], "v(3.2;_pq_.foo)"),
     ] {
         for _pool_cold_then_warm in 0..2 {
             let login = Login::bench().version(version);
@@ -113,6 +117,9 @@ fn tl_01_newer_minor_versions_and_options_are_negotiated_down() -> Result<()> {
                 );
             }
             assert_eq!(client.scalar("SELECT 1")?, "1");
+            let key = client.key.as_ref().map(|(_, secret)| secret.len());
+            let long = version >= v(2);
+            assert_eq!(key, Some(if long { 32 } else { 4 }), "3.{}", version & 0xffff);
         }
     }
     Ok(())

@@ -394,8 +394,17 @@ impl RawClient {
     /// When there is no key, or the other side answers or keeps the connection open.
     pub fn cancel(&self) -> Result<()> {
         let (pid, secret) = self.key.as_ref().context("no BackendKeyData")?;
+        self.cancel_with(*pid, secret)
+    }
+
+    /// As [`RawClient::cancel`], with that key. The deadline is this client's.
+    ///
+    /// # Errors
+    /// When the connection is not closed without a byte.
+    pub fn cancel_with(&self, pid: u32, secret: &[u8]) -> Result<()> {
         let mut other = Self::tcp(self.port)?;
-        other.send_bytes(&cancel_request(*pid, secret))?;
+        other.set_deadline(self.deadline);
+        other.send_bytes(&cancel_request(pid, secret))?;
         let answer = other.read_to_end()?;
         ensure!(answer.0.is_empty(), "bytes in answer to a CancelRequest: {answer}");
         Ok(())

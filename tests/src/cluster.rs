@@ -492,7 +492,7 @@ fn hba(auth: ServerAuth) -> String {
     format!(
         "host all,replication postgres 127.0.0.1/32 trust\n\
          host replication postgres 127.0.0.1/32 trust\n\
-         host all all 127.0.0.1/32 {}\n",
+         host all,replication all 127.0.0.1/32 {}\n",
         auth.word()
     )
 }

@@ -1,4 +1,4 @@
-//! A relay between pgweir and a node that splits what the node sends at any byte.
+//! A relay between pgweir and a node that splits what the node sends at any byte, and holds back what it is sent.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,12 +8,24 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+/// The code of a CancelRequest, behind its length.
+const CANCEL: [u8; 4] = 80_877_102u32.to_be_bytes();
+
 /// A running relay; its threads end with their connections, or with the test process.
 #[derive(Debug)]
 pub struct Relay {
     port: u16,
-    chunk: Arc<AtomicUsize>,
-    delay_us: Arc<AtomicUsize>,
+    knobs: Arc<Knobs>,
+}
+
+/// What a relay does to what passes.
+#[derive(Debug, Default)]
+struct Knobs {
+    /// 0 is any size.
+    chunk: AtomicUsize,
+    delay_us: AtomicUsize,
+    cancel_delay_us: AtomicUsize,
+    cancels: AtomicUsize,
 }
 
 impl Relay {
@@ -24,16 +36,15 @@ impl Relay {
     pub fn start(target: u16) -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let port = listener.local_addr()?.port();
-        let chunk = Arc::new(AtomicUsize::new(usize::MAX));
-        let delay_us = Arc::new(AtomicUsize::new(0));
-        let (size, delay) = (Arc::clone(&chunk), Arc::clone(&delay_us));
+        let knobs: Arc<Knobs> = Arc::default();
+        let shared = Arc::clone(&knobs);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
-                let _unusable = join(client, server, &size, &delay);
+                let _unusable = join(client, server, &shared);
             }
         });
-        Ok(Self { port, chunk, delay_us })
+        Ok(Self { port, knobs })
     }
 
     /// The port to connect to.
@@ -44,40 +55,65 @@ impl Relay {
 
     /// Splits what the node sends into packets of `bytes`, from the next read on.
     pub fn set_chunk(&self, bytes: usize) {
-        self.chunk.store(bytes.max(1), Ordering::Relaxed);
+        self.knobs.chunk.store(bytes.max(1), Ordering::Relaxed);
     }
 
     /// Waits before each connection and each packet is passed to the node.
     pub fn set_delay(&self, delay: Duration) {
-        self.delay_us.store(usize::try_from(delay.as_micros()).unwrap_or(usize::MAX), Ordering::Relaxed);
+        self.knobs.delay_us.store(micros(delay), Ordering::Relaxed);
+    }
+
+    /// Waits before a CancelRequest is passed to the node.
+    pub fn set_cancel_delay(&self, delay: Duration) {
+        self.knobs.cancel_delay_us.store(micros(delay), Ordering::Relaxed);
+    }
+
+    /// How many CancelRequests have come.
+    #[must_use]
+    pub fn cancels(&self) -> usize {
+        self.knobs.cancels.load(Ordering::Relaxed)
     }
 }
 
-fn join(
-    client: TcpStream,
-    server: TcpStream,
-    chunk: &Arc<AtomicUsize>,
-    delay: &Arc<AtomicUsize>,
-) -> std::io::Result<()> {
+fn micros(time: Duration) -> usize {
+    usize::try_from(time.as_micros()).unwrap_or(usize::MAX)
+}
+
+fn join(client: TcpStream, server: TcpStream, knobs: &Arc<Knobs>) -> std::io::Result<()> {
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let whole = Arc::new(AtomicUsize::new(usize::MAX));
-    let none = Arc::new(AtomicUsize::new(0));
     let (up, down) = ((client.try_clone()?, server.try_clone()?), (server, client));
-    let (delay, chunk) = (Arc::clone(delay), Arc::clone(chunk));
-    std::thread::spawn(move || pump(up.0, up.1, &whole, &delay));
-    std::thread::spawn(move || pump(down.0, down.1, &chunk, &none));
+    let (to_node, to_client) = (Arc::clone(knobs), Arc::clone(knobs));
+    std::thread::spawn(move || pump(up.0, up.1, |packet| to_node.hold_back(packet), || usize::MAX));
+    std::thread::spawn(move || pump(down.0, down.1, |_| (), || to_client.chunk()));
     Ok(())
 }
 
-fn pump(mut from: TcpStream, mut to: TcpStream, chunk: &AtomicUsize, delay_us: &AtomicUsize) {
-    let mut buffer = vec![0u8; 65536];
-    while let Ok(n @ 1..) = from.read(&mut buffer) {
-        let wait = delay_us.load(Ordering::Relaxed);
+impl Knobs {
+    fn chunk(&self) -> usize {
+        match self.chunk.load(Ordering::Relaxed) {
+            0 => usize::MAX,
+            bytes => bytes,
+        }
+    }
+
+    fn hold_back(&self, packet: &[u8]) {
+        let mut wait = self.delay_us.load(Ordering::Relaxed);
+        if packet.get(4..8) == Some(&CANCEL[..]) {
+            self.cancels.fetch_add(1, Ordering::Relaxed);
+            wait = wait.max(self.cancel_delay_us.load(Ordering::Relaxed));
+        }
         if wait > 0 {
             std::thread::sleep(Duration::from_micros(wait as u64));
         }
-        for part in buffer[..n].chunks(chunk.load(Ordering::Relaxed)) {
+    }
+}
+
+fn pump(mut from: TcpStream, mut to: TcpStream, before: impl Fn(&[u8]), chunk: impl Fn() -> usize) {
+    let mut buffer = vec![0u8; 65536];
+    while let Ok(n @ 1..) = from.read(&mut buffer) {
+        before(&buffer[..n]);
+        for part in buffer[..n].chunks(chunk()) {
             if to.write_all(part).is_err() {
                 return;
             }

@@ -166,6 +166,8 @@ pub struct ClientRow {
     pub user: String,
     /// The database; empty before it is known.
     pub database: String,
+    /// `none`, `physical` or `logical`.
+    pub replication: &'static str,
     /// What it is doing.
     pub state: ClientState,
     /// Where it comes from.
@@ -226,6 +228,8 @@ pub struct ServerRow {
     pub user: String,
     /// The database it is in.
     pub database: String,
+    /// `none`, `physical` or `logical`.
+    pub replication: &'static str,
     /// What it is doing.
     pub state: ServerState,
     /// The node's end.

@@ -8,7 +8,7 @@ use cluster::{Epoch, NodeId};
 use protocol::frame::backend_header;
 use protocol::message;
 
-use crate::connect::NodeAddress;
+use crate::cancel::CancelKey;
 use crate::engine::Books;
 use crate::pool::Slot;
 use crate::registry::ServerEntry;
@@ -18,17 +18,6 @@ use crate::stream::Stream;
 const UNASKED_LIMIT: usize = 4096;
 /// More reads than this that find something, and it is not idle.
 const UNASKED_READS: usize = 4;
-
-/// Where and how to cancel what a backend does.
-#[derive(Debug, Clone)]
-pub struct CancelKey {
-    /// The node.
-    pub address: Arc<NodeAddress>,
-    /// The server's process id.
-    pub pid: u32,
-    /// The secret that goes with it.
-    pub secret: Arc<[u8]>,
-}
 
 /// See the module's documentation. Dropping it closes the connection; giving it back is explicit.
 #[derive(Debug)]

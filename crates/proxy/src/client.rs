@@ -14,11 +14,12 @@ use protocol::sqlstate::SqlState;
 use protocol::startup::Replication;
 use tokio::io::AsyncWriteExt;
 
-use crate::connect::{Keepalive, credentials, send_cancel};
+use crate::connect::{Keepalive, credentials};
 use crate::console_session;
 use crate::listener::Accepted;
 use crate::login::{LoggedIn, LoginContext, LoginError, Outcome, login};
 use crate::registry::{Flag, Names, Registered};
+use crate::replication;
 use crate::session::{Identity, Session};
 use crate::settings::Settings;
 use crate::shared::{ClientCount, Others, Shared, Worker};
@@ -27,8 +28,6 @@ use crate::workers::Workers;
 
 /// How long a refused client may take to take the refusal.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a cancel request may take on its way to the node.
-const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What serves a client until it ends. Boxed, and apart from the login: thousands of sessions are idle, and none
 /// should carry what it needed to get in.
@@ -75,7 +74,7 @@ async fn admit(worker: Arc<Worker>, accepted: Accepted) -> Option<Serving> {
 }
 
 /// Waits for a login; a shutdown waits for nobody who may never log in.
-async fn unless_shut_down<T>(
+pub(crate) async fn unless_shut_down<T>(
     registered: &Registered,
     mut login: Pin<Box<impl Future<Output = T>>>,
 ) -> Option<T> {
@@ -105,10 +104,10 @@ fn refused(shared: &Shared, registered: &Registered, error: &LoginError) {
 /// does not fit is ignored, as PostgreSQL does.
 async fn cancel(shared: &Shared, pid: u32, secret: &[u8]) {
     shared.deps.metrics.cancel_requests.inc();
-    let client = shared.registry.client(pid).filter(|client| client.secret == *secret);
+    let client = shared.registry.client(pid).filter(|client| client.secret.is(secret));
     let Some(on_its_way) = client.and_then(|client| client.begin_cancel()) else { return };
-    let key = on_its_way.key.clone();
-    if let Err(error) = send_cancel(&key.address, key.pid, &key.secret, CANCEL_TIMEOUT).await {
+    let load = shared.loads.node(on_its_way.node());
+    if let Err(error) = on_its_way.carry_out(load.cancels()).await {
         tracing::warn!(client = pid, error = %error, "cannot send a cancel request on");
     }
 }
@@ -120,10 +119,12 @@ async fn enter(
     config: &Config,
 ) -> Option<Serving> {
     let id = registered.entry.id;
+    registered.entry.secret.speaks(logged_in.minor);
     registered.entry.set_names(Names {
         user: logged_in.user.clone(),
         database: logged_in.database.clone(),
         application_name: logged_in.application_name.clone(),
+        replication: logged_in.replication,
     });
     let in_console = config::ADMIN_DATABASES.contains(&logged_in.database.as_str());
     let names = (logged_in.database.as_str(), logged_in.user.as_str());
@@ -138,6 +139,11 @@ async fn enter(
         tracing::info!(client = id, peer = %logged_in.peer, user, database, application_name = logged_in.application_name, "client connected");
     }
     let goodbye = Goodbye { id, log: config.log_disconnections, counted };
+    if logged_in.replication != Replication::None {
+        return Some(Box::pin(async move {
+            goodbye.say(replication::run(worker, &registered, logged_in).await);
+        }));
+    }
     if !in_console {
         return Some(serving(worker, registered, logged_in, config, goodbye));
     }
@@ -200,11 +206,8 @@ fn objection(
     if shared.draining.load(Ordering::Acquire) {
         return Some(PgError::fatal(SqlState::CANNOT_CONNECT_NOW, "pgweir is shutting down"));
     }
-    if logged_in.replication != Replication::None {
-        let text = "replication connections are not supported by this version";
-        return Some(
-            PgError::fatal(SqlState::FEATURE_NOT_SUPPORTED, text).with_hint("Connect to the node itself."),
-        );
+    if in_console && logged_in.replication != Replication::None {
+        return Some(replication::no_replica_of_the_console());
     }
     let user = &logged_in.user;
     if in_console && !config.admin_users.contains(user) && !config.stats_users.contains(user) {

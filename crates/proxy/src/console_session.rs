@@ -77,7 +77,7 @@ impl ConsoleSession<'_> {
         for (name, value) in PARAMETERS {
             parameter_status(&mut self.out, name, value)?;
         }
-        backend_key_data(&mut self.out, self.registered.entry.id, &self.registered.entry.secret)?;
+        backend_key_data(&mut self.out, self.registered.entry.id, self.registered.entry.secret.bytes())?;
         ready_for_query(&mut self.out, b'I');
         Ok(())
     }

@@ -6,6 +6,7 @@
 
 pub mod backend;
 pub mod buffer;
+pub mod cancel;
 mod client;
 pub mod connect;
 mod connect_log;
@@ -22,6 +23,7 @@ pub mod out;
 pub mod pool;
 pub mod prepared;
 pub mod registry;
+mod replication;
 pub mod retry;
 mod server_entry;
 mod session;

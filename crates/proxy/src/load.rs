@@ -6,11 +6,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use cluster::NodeId;
 use parking_lot::RwLock;
 
+use crate::cancel::Desk;
+
 /// The burden of one node.
 #[derive(Debug, Default)]
 pub struct NodeLoad {
     outstanding: AtomicU32,
     connections: AtomicU32,
+    cancels: Desk,
 }
 
 /// Counts one piece of work, or one connection, until it is dropped.
@@ -43,6 +46,11 @@ impl NodeLoad {
     #[must_use]
     pub fn work(self: &Arc<Self>) -> Counted {
         self.count(What::Outstanding)
+    }
+
+    /// Where cancel requests to the node wait for their turn.
+    pub(crate) fn cancels(&self) -> &Desk {
+        &self.cancels
     }
 
     /// A connection to the node.

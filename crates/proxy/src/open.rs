@@ -7,10 +7,12 @@ use std::time::Instant;
 use cluster::Node;
 use config::Config;
 use protocol::auth::Credentials;
+use protocol::startup::Replication;
 use telemetry::metrics::{BackendState, NodeMetrics};
 
-use crate::backend::{Backend, CancelKey};
-use crate::connect::{ConnectError, ConnectOptions, Keepalive, NodeAddress, connect};
+use crate::backend::Backend;
+use crate::cancel::CancelKey;
+use crate::connect::{ConnectError, ConnectOptions, Connected, Keepalive, NodeAddress, connect};
 use crate::engine::Books;
 use crate::pool::Slot;
 use crate::registry::NewServer;
@@ -59,13 +61,7 @@ pub(crate) fn open(
     let metrics = worker.shared.node_metrics(node);
     async move {
         let mut slot = slot;
-        let connecting = metrics.as_ref().map(Connecting::new);
-        let connected = connect(&options).await;
-        drop(connecting);
-        if let (Some(metrics), Err(error)) = (&metrics, &connected) {
-            metrics.connect_failures.inc(error.kind() as usize);
-        }
-        let connected = match connected {
+        let connected = match connect_counted(metrics.as_ref(), &options).await {
             Ok(connected) => connected,
             Err(error) => {
                 if let Some(pool) = slot.pool() {
@@ -84,6 +80,7 @@ pub(crate) fn open(
             pid: connected.backend_pid,
             ends: connected.stream.ends(),
             metrics,
+            replication: Replication::None,
         });
         let mut parameters = Parameters::default();
         connected.parameters.iter().for_each(|(name, value)| parameters.set(name, value));
@@ -92,6 +89,7 @@ pub(crate) fn open(
             pool.has_opened(Arc::clone(&who));
         }
         let key = CancelKey {
+            node: id,
             address: options.address,
             pid: connected.backend_pid,
             secret: connected.secret.into(),
@@ -110,6 +108,20 @@ pub(crate) fn open(
             slot,
         }))
     }
+}
+
+/// Connects, and counts that.
+pub(crate) async fn connect_counted(
+    metrics: Option<&Arc<NodeMetrics>>,
+    options: &ConnectOptions,
+) -> Result<Connected, ConnectError> {
+    let connecting = metrics.map(Connecting::new);
+    let connected = connect(options).await;
+    drop(connecting);
+    if let (Some(metrics), Err(error)) = (metrics, &connected) {
+        metrics.connect_failures.inc(error.kind() as usize);
+    }
+    connected
 }
 
 /// Counts a connection that is being made, until it is dropped: whoever wanted it may leave meanwhile.

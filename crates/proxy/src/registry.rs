@@ -8,10 +8,11 @@ use std::time::{Instant, SystemTime};
 use atomic_waker::AtomicWaker;
 use cluster::Role;
 use parking_lot::Mutex;
+use protocol::startup::Replication;
 use router::PinReason;
 use tokio::sync::Notify;
 
-use crate::backend::CancelKey;
+use crate::cancel::{CancelKey, CancelOnItsWay, Line, Secret};
 use crate::fence::Lease;
 pub use crate::server_entry::{NewServer, ServerEntry, ServerState};
 
@@ -67,7 +68,7 @@ pub struct ClientEntry {
     /// Our process number for it.
     pub id: u32,
     /// The secret that goes with it in cancel requests.
-    pub secret: [u8; 4],
+    pub secret: Secret,
     /// Where it comes from.
     pub peer: Peer,
     /// Where it came in.
@@ -84,6 +85,7 @@ pub struct ClientEntry {
     keeps: AtomicBool,
     waker: AtomicWaker,
     cancel: Mutex<CancelState>,
+    cancels: Line,
     cancelled: Notify,
 }
 
@@ -96,6 +98,8 @@ pub struct Names {
     pub database: String,
     /// Its application name at start-up.
     pub application_name: String,
+    /// Whether it replicates.
+    pub replication: Replication,
 }
 
 #[derive(Debug, Default)]
@@ -104,13 +108,26 @@ struct CancelState {
     server: Option<u64>,
     role: Role,
     on_their_way: u32,
+    /// A request was sent and not seen to arrive.
+    doubtful: bool,
+}
+
+/// What a client leaves behind with its backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unbound {
+    /// Nothing.
+    Free,
+    /// A cancel request is on its way there.
+    Awaited,
+    /// One may come at any time.
+    Doubtful,
 }
 
 impl ClientEntry {
-    fn new(id: u32, secret: [u8; 4], peer: Peer, local: Peer) -> Self {
+    fn new(id: u32, peer: Peer, local: Peer) -> Self {
         Self {
             id,
-            secret,
+            secret: Secret::new(),
             peer,
             local,
             connected_at: SystemTime::now(),
@@ -124,6 +141,7 @@ impl ClientEntry {
             keeps: AtomicBool::new(false),
             waker: AtomicWaker::new(),
             cancel: Mutex::default(),
+            cancels: Line::default(),
             cancelled: Notify::new(),
         }
     }
@@ -232,6 +250,7 @@ impl ClientEntry {
         cancel.key = Some(key.clone());
         cancel.server = Some(server);
         cancel.role = role;
+        cancel.doubtful = false;
     }
 
     /// What its backend was when it got it.
@@ -241,20 +260,25 @@ impl ClientEntry {
         cancel.key.as_ref().map(|key| Lease { address: Arc::clone(&key.address), role: cancel.role })
     }
 
-    /// It gives its backend back; false while a cancel request is on its way there.
-    pub fn unbind(&self) -> bool {
+    /// It gives its backend back.
+    pub fn unbind(&self) -> Unbound {
         let mut cancel = self.cancel.lock();
         cancel.key = None;
         cancel.server = None;
-        cancel.on_their_way == 0
+        match (cancel.doubtful, cancel.on_their_way) {
+            (true, _) => Unbound::Doubtful,
+            (false, 0) => Unbound::Free,
+            (false, _) => Unbound::Awaited,
+        }
     }
 
-    /// Waits until no cancel request is on its way.
-    pub async fn no_cancel_on_its_way(&self) {
+    /// Waits until no cancel request is on its way; as [`ClientEntry::unbind`] then.
+    pub async fn unbound(&self) -> Unbound {
         loop {
             let notified = self.cancelled.notified();
-            if self.cancel.lock().on_their_way == 0 {
-                return;
+            let left = self.unbind();
+            if left != Unbound::Awaited {
+                return left;
             }
             notified.await;
         }
@@ -281,22 +305,23 @@ impl ClientEntry {
             return None;
         };
         cancel.on_their_way += 1;
-        Some(CancelOnItsWay { key, client: Arc::clone(self) })
+        drop(cancel);
+        Some(CancelOnItsWay::new(key, Arc::clone(self)))
     }
-}
 
-/// A cancel request that is being sent on; dropping it lets the backend go.
-#[derive(Debug)]
-pub struct CancelOnItsWay {
-    /// Where to.
-    pub key: CancelKey,
-    client: Arc<ClientEntry>,
-}
+    pub(crate) fn line(&self) -> &Line {
+        &self.cancels
+    }
 
-impl Drop for CancelOnItsWay {
-    fn drop(&mut self) {
-        self.client.cancel.lock().on_their_way -= 1;
-        self.client.cancelled.notify_waiters();
+    /// A cancel request is on its way no more.
+    pub(crate) fn cancel_arrived(&self) {
+        self.cancel.lock().on_their_way -= 1;
+        self.cancelled.notify_waiters();
+    }
+
+    /// A cancel request was sent, and nobody knows when it arrives.
+    pub(crate) fn may_be_hit_later(&self) {
+        self.cancel.lock().doubtful = true;
     }
 }
 
@@ -334,7 +359,7 @@ impl Registry {
                 break id;
             }
         };
-        let entry = Arc::new(ClientEntry::new(id, rand::random(), peer, local));
+        let entry = Arc::new(ClientEntry::new(id, peer, local));
         clients.insert(id, Arc::clone(&entry));
         Registered { entry, registry: Arc::clone(self) }
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Instant, SystemTime};
 
 use cluster::NodeId;
+use protocol::startup::Replication;
 use telemetry::metrics::{BackendState, NodeMetrics};
 
 use crate::registry::{Peer, Registry};
@@ -36,6 +37,8 @@ pub struct ServerEntry {
     pub remote: Peer,
     /// Our end of the connection.
     pub local: Peer,
+    /// Whether it replicates.
+    pub replication: Replication,
     /// When the connection was made.
     pub connected_at: SystemTime,
     started: Instant,
@@ -62,11 +65,13 @@ pub struct NewServer {
     pub ends: (Peer, Peer),
     /// The counters of its node.
     pub metrics: Option<Arc<NodeMetrics>>,
+    /// Whether it replicates.
+    pub replication: Replication,
 }
 
 impl ServerEntry {
     pub(crate) fn new(id: u64, server: NewServer, registry: Weak<Registry>) -> Self {
-        let NewServer { node, database, user, pid, ends: (remote, local), metrics } = server;
+        let NewServer { node, database, user, pid, ends: (remote, local), metrics, replication } = server;
         let entry = Self {
             id,
             node,
@@ -75,6 +80,7 @@ impl ServerEntry {
             pid,
             remote,
             local,
+            replication,
             connected_at: SystemTime::now(),
             started: Instant::now(),
             active: AtomicBool::new(true),

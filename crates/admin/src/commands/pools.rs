@@ -47,7 +47,7 @@ struct Sum {
 }
 
 /// By database and user. Clients that wait are counted by the pools that they wait for, the others here; those
-/// of the admin database have no pool.
+/// of the admin database have no pool, and those that replicate have none either.
 fn sums(view: &dyn AdminView) -> BTreeMap<(String, String), Sum> {
     let mut sums: BTreeMap<(String, String), Sum> = BTreeMap::new();
     for pool in view.pools() {
@@ -62,7 +62,8 @@ fn sums(view: &dyn AdminView) -> BTreeMap<(String, String), Sum> {
     }
     for client in view.clients() {
         let served = matches!(client.state, ClientState::Idle | ClientState::Active);
-        if served && !config::ADMIN_DATABASES.contains(&client.database.as_str()) {
+        let pooled = client.replication == "none";
+        if served && pooled && !config::ADMIN_DATABASES.contains(&client.database.as_str()) {
             sums.entry((client.database, client.user)).or_default().clients += 1;
         }
     }

@@ -37,6 +37,7 @@ struct Socket {
     kind: &'static str,
     user: String,
     database: String,
+    replication: &'static str,
     state: &'static str,
     remote: Endpoint,
     local: Endpoint,
@@ -54,14 +55,13 @@ struct Socket {
 }
 
 impl Socket {
-    /// Replication connections are not pooled, hence none is among the rows.
     fn row(self) -> Vec<Cell> {
         let (wait, wait_us) = render::seconds_and_micros(self.wait);
         vec![
             Cell::from(self.kind),
             Cell::Text(self.user),
             Cell::Text(self.database),
-            Cell::from("none"),
+            Cell::from(self.replication),
             Cell::from(self.state),
             render::address(self.remote),
             render::port(self.remote),
@@ -102,6 +102,7 @@ fn client_socket(client: ClientRow) -> Socket {
         kind: "C",
         user: known(client.user, "(nouser)"),
         database: known(client.database, "(nodb)"),
+        replication: client.replication,
         state: client.state.as_str(),
         remote: client.remote,
         local: client.local,
@@ -128,6 +129,7 @@ fn server_socket(server: ServerRow) -> Socket {
         kind: "S",
         user: server.user,
         database: server.database,
+        replication: server.replication,
         state: server.state.as_str(),
         remote: server.remote,
         local: server.local,

@@ -21,8 +21,8 @@ pub use params::{Replication, StartupMessage};
 pub const MAX_STARTUP_PACKET_LEN: usize = 10_000 + 4;
 /// Length word and code.
 const MIN_STARTUP_PACKET_LEN: usize = 8;
-/// The newest minor version of protocol 3 that we speak.
-pub const NEWEST_MINOR: u16 = 0;
+/// The newest minor version of protocol 3 that we speak. It is 3.0 with longer cancel keys; 3.1 was never used.
+pub const NEWEST_MINOR: u16 = 2;
 
 /// A packet that may come first.
 #[derive(Clone, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub enum StartupError {
     #[error("invalid length of cancel request packet: {0}")]
     CancelLength(usize),
     /// A protocol that is not 3.x; also a second SSLRequest or GSSENCRequest.
-    #[error("unsupported frontend protocol {major}.{minor}: server supports 3.0 to 3.0")]
+    #[error("unsupported frontend protocol {major}.{minor}: server supports 3.0 to 3.{NEWEST_MINOR}")]
     Version {
         /// The upper half of the code.
         major: u16,
@@ -174,15 +174,16 @@ pub fn repeated(packet: &StartupPacket) -> Option<StartupError> {
     Some(StartupError::Version { major, minor })
 }
 
-/// Appends a NegotiateProtocolVersion when the client asked for more than we speak.
+/// Appends a NegotiateProtocolVersion when the client asked for a newer version than we speak, or for options that
+/// we do not know. It names the version that is spoken from now on, as PostgreSQL does since 18.
 ///
 /// # Errors
 /// None that a message read by [`parse_startup`] could cause.
 pub fn write_negotiation(out: &mut BytesMut, message: &StartupMessage) -> Result<(), WriteError> {
-    if message.minor == NEWEST_MINOR && message.unknown_options.is_empty() {
+    if message.minor <= NEWEST_MINOR && message.unknown_options.is_empty() {
         return Ok(());
     }
-    crate::write::negotiate_protocol_version(out, NEWEST_MINOR, &message.unknown_options)
+    crate::write::negotiate_protocol_version(out, message.spoken_minor(), &message.unknown_options)
 }
 
 fn word(bytes: &[u8]) -> Option<(u32, &[u8])> {

@@ -15,6 +15,18 @@ pub enum Replication {
     Database,
 }
 
+impl Replication {
+    /// The word that SHOW uses.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Physical => "physical",
+            Self::Database => "logical",
+        }
+    }
+}
+
 /// A StartupMessage. Names and values are bytes: their encoding is not known yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartupMessage {
@@ -35,6 +47,12 @@ pub struct StartupMessage {
 }
 
 impl StartupMessage {
+    /// The minor version that is spoken: what was asked for, or the newest one we know.
+    #[must_use]
+    pub fn spoken_minor(&self) -> u16 {
+        self.minor.min(super::NEWEST_MINOR)
+    }
+
     /// The database, by default that of the user's name.
     #[must_use]
     pub fn database_or_user(&self) -> &[u8] {

@@ -37,7 +37,27 @@ fn the_usual_packet_reads() {
     assert_eq!(settings, expected.map(|(name, value)| (name.into(), value.into())));
     let mut out = BytesMut::new();
     write_negotiation(&mut out, &message).unwrap();
-    assert_eq!(&out[..], b"v\0\0\0\x15\0\x03\0\0\0\0\0\x01_pq_.foo\0");
+    assert_eq!(&out[..], b"v\0\0\0\x15\0\x03\0\x02\0\0\0\x01_pq_.foo\0");
+}
+
+#[test]
+fn the_version_spoken_is_the_older_of_both() {
+    for (asked, options, told) in [
+        (0, "", None),
+        (1, "", None),
+        (2, "", None),
+        (3, "", Some(2)),
+        (9999, "", Some(2)),
+        (0, "_pq_.a\0on\0", Some(0)),
+        (1, "_pq_.a\0on\0", Some(1)),
+        (9999, "_pq_.a\0on\0", Some(2)),
+    ] {
+        let message = startup(asked, format!("user\0joe\0{options}\0").as_bytes()).unwrap();
+        let mut out = BytesMut::new();
+        write_negotiation(&mut out, &message).unwrap();
+        let minor = out.get(7..9).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+        assert_eq!(minor, told, "3.{asked} {options:?}");
+    }
 }
 
 #[test]
@@ -68,7 +88,7 @@ fn requests_and_cancel() {
     let debug = format!("{:?}", StartupPacket::Cancel { pid: 9, secret: b"hush".to_vec() });
     assert!(debug.contains('9') && !debug.contains("104"), "{debug}");
     let again = repeated(&StartupPacket::SslRequest).unwrap();
-    assert_eq!(again.to_string(), "unsupported frontend protocol 1234.5679: server supports 3.0 to 3.0");
+    assert_eq!(again.to_string(), "unsupported frontend protocol 1234.5679: server supports 3.0 to 3.2");
 }
 
 #[test]
@@ -87,7 +107,7 @@ fn lengths_out_of_bounds_are_refused_at_once_and_without_a_word() {
 fn other_versions_are_refused_in_their_own_form() {
     let four = parse_startup(&packet(4 << 16, b"")).unwrap_err();
     assert_eq!(four.to_client().code, SqlState::FEATURE_NOT_SUPPORTED);
-    let text = "unsupported frontend protocol 4.0: server supports 3.0 to 3.0";
+    let text = "unsupported frontend protocol 4.0: server supports 3.0 to 3.2";
     assert_eq!(four.to_client().message, text);
     let two = parse_startup(&packet(2 << 16, &[0; 200])).unwrap_err();
     assert!(shown(&two).starts_with(b"EFATAL:  unsupported frontend protocol 2.0"));

@@ -24,6 +24,9 @@ pub use authenticator::Authenticator;
 pub use error::LoginError;
 use wire::Wire;
 
+/// What the database of physical replication is called, as in pg_hba.conf: it has none.
+pub const PHYSICAL: &str = "replication";
+
 /// What a login is judged by.
 #[derive(Clone, Copy)]
 pub struct LoginContext<'a> {
@@ -60,7 +63,7 @@ pub struct LoggedIn {
     pub leftover: BytesMut,
     /// As whom.
     pub user: String,
-    /// To which database: the user's name when it named none.
+    /// To which database: the user's name when it named none, [`PHYSICAL`] for physical replication.
     pub database: String,
     /// Settings of the start-up packet, those of `options` first; a later one of the same name counts.
     pub settings: Vec<(String, String)>,
@@ -68,6 +71,8 @@ pub struct LoggedIn {
     pub application_name: String,
     /// Where it comes from.
     pub peer: Peer,
+    /// The minor version of protocol 3 that it speaks with us.
+    pub minor: u16,
     /// Whether it is a replication connection.
     pub replication: Replication,
     /// What its proof taught us for the nodes.
@@ -96,9 +101,13 @@ pub async fn login(stream: Stream, context: &LoginContext<'_>) -> Result<Outcome
                 leftover,
                 application_name: application_name(&settings),
                 user: progress.user,
-                database: progress.database,
+                database: match message.replication {
+                    Replication::Physical => PHYSICAL.to_owned(),
+                    _ => progress.database,
+                },
                 settings,
                 peer: context.peer,
+                minor: message.spoken_minor(),
                 replication: message.replication,
                 learned,
             };

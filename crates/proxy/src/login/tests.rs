@@ -260,7 +260,7 @@ fn newer_minor_versions_are_negotiated_down() {
     let packet = b"\0\0\0\x1b\0\x03\0\x02user\0joe\0_pq_.x\0y\0\0".to_vec();
     let (result, answer) = raw(&config, vec![packet]);
     assert!(result.is_ok());
-    assert!(answer.starts_with(b"v\0\0\0\x13\0\x03\0\0\0\0\0\x01_pq_.x\0R\0\0\0\x08"), "{answer:?}");
+    assert!(answer.starts_with(b"v\0\0\0\x13\0\x03\0\x02\0\0\0\x01_pq_.x\0R\0\0\0\x08"), "{answer:?}");
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn garbage_ends_the_login_and_is_told_what_postgresql_tells() {
         (
             b"\0\0\0\x08\0\x04\0\0".to_vec(),
             "protocol_version",
-            "unsupported frontend protocol 4.0: server supports 3.0 to 3.0",
+            "unsupported frontend protocol 4.0: server supports 3.0 to 3.2",
         ),
         (
             b"\0\0\0\x09\0\x03\0\0\0".to_vec(),

@@ -101,7 +101,8 @@ impl ClientFacing for Refusal {
     }
 }
 
-fn no_primary(waited: Duration) -> PgError {
+/// No node takes writes; one was waited for that long.
+pub(crate) fn no_primary(waited: Duration) -> PgError {
     let detail = match waited.as_millis() {
         0 => "No node that is up accepts writes.".to_owned(),
         waited => format!("No node that is up accepts writes; one was waited for {waited} ms."),

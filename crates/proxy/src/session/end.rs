@@ -10,13 +10,10 @@ use protocol::sqlstate::SqlState;
 use super::Session;
 use super::deadline::Limit;
 use crate::backend::Backend;
-use crate::connect::send_cancel;
 use crate::engine::Violation;
 
 /// How long a client may take to take its last message.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a cancel request of ours may take.
-pub(super) const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 /// `ERRCODE_TRANSACTION_TIMEOUT`, since PostgreSQL 17.
 const TRANSACTION_TIMEOUT: SqlState = SqlState(*b"25P04");
 
@@ -79,7 +76,7 @@ impl End {
     }
 
     /// What to tell the client, if it can still be told.
-    fn farewell(&self) -> Option<PgError> {
+    pub(crate) fn farewell(&self) -> Option<PgError> {
         match self {
             Self::Terminated | Self::ClientLeft | Self::ClientGone(_) => None,
             Self::Drained | Self::Killed => Some(PgError::fatal(
@@ -155,10 +152,10 @@ impl Session {
         if !busy {
             return if self.engine.is_settled() { backend.close() } else { drop(backend) };
         }
-        let key = backend.key.clone();
+        let (key, load) = (backend.key.clone(), self.worker.shared.loads.node(backend.node));
         // The connection stays open until the server has the request: its process would not be found else.
         self.worker.tasks.spawn("cancel", async move {
-            if let Err(error) = send_cancel(&key.address, key.pid, &key.secret, CANCEL_TIMEOUT).await {
+            if let Err(error) = load.cancels().send(&key).await {
                 tracing::warn!(error = %error, "cannot cancel what a lost client asked for");
             }
             drop(backend);

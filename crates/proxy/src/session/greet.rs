@@ -21,9 +21,7 @@ impl Session {
             Some(name) => return Err(End::Refused(unrecognised(name))),
             None => self.parameters().await?,
         };
-        let (id, secret) = (self.client.entry.id, self.client.entry.secret);
-        let written = self.put_greeting(&parameters, id, secret);
-        if let Err(error) = written {
+        if let Err(error) = self.put_greeting(&parameters) {
             return Err(End::Refused(PgError::fatal(SqlState::INTERNAL_ERROR, error.to_string())));
         }
         self.parse.standard_conforming_strings = parameters.get("standard_conforming_strings") != Some("off");
@@ -31,18 +29,14 @@ impl Session {
         self.flush().await
     }
 
-    fn put_greeting(
-        &mut self,
-        parameters: &Parameters,
-        id: u32,
-        secret: [u8; 4],
-    ) -> Result<(), protocol::write::WriteError> {
+    fn put_greeting(&mut self, parameters: &Parameters) -> Result<(), protocol::write::WriteError> {
+        let client = Arc::clone(&self.client.entry);
         let mut written = Ok(());
         self.to_client.own(|own| {
             written = parameters
                 .iter()
                 .try_for_each(|(name, value)| protocol::write::parameter_status(own, name, value))
-                .and_then(|()| protocol::write::backend_key_data(own, id, &secret));
+                .and_then(|()| protocol::write::backend_key_data(own, client.id, client.secret.bytes()));
         });
         written
     }

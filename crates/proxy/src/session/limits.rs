@@ -5,9 +5,7 @@ use std::task::Context;
 use protocol::message::TxStatus;
 
 use super::deadline::{Doing, Limit, Limits, Ordinal};
-use super::end::CANCEL_TIMEOUT;
 use super::{End, Session};
-use crate::connect::send_cancel;
 
 impl Session {
     /// The limits in force, if there are any.
@@ -55,9 +53,9 @@ impl Session {
     /// backend stays with the session until the request is there.
     fn cancel_statement(&self) {
         let Some(on_its_way) = self.client.entry.begin_cancel() else { return };
+        let load = self.worker.shared.loads.node(on_its_way.node());
         self.worker.tasks.spawn("cancel", async move {
-            let key = on_its_way.key.clone();
-            if let Err(error) = send_cancel(&key.address, key.pid, &key.secret, CANCEL_TIMEOUT).await {
+            if let Err(error) = on_its_way.carry_out(load.cancels()).await {
                 tracing::warn!(error = %error, "cannot cancel an overdue statement");
             }
         });

@@ -35,6 +35,7 @@ use protocol::message::TxStatus;
 use router::{Effect, ParseOptions, Verdict};
 use telemetry::Reader;
 
+pub(crate) use acquire::no_primary;
 pub(crate) use end::End;
 
 use crate::backend::Backend;

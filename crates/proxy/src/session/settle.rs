@@ -1,5 +1,8 @@
 //! Giving backends back, and small conversations of our own with them.
 
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use protocol::error::{ErrorView, PgError};
@@ -10,13 +13,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::Session;
 use crate::backend::Backend;
+use crate::cancel::CANCEL_TIMEOUT;
 use crate::engine::put_query;
+use crate::registry::Unbound;
 use config::PoolMode;
 
 /// How long a backend may take to forget a client (DISCARD ALL), or to take its settings.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a cancel request on its way may keep a backend.
-const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest answer to a statement of ours (bytes).
 const ANSWER_LIMIT: usize = 1024 * 1024;
 
@@ -43,20 +46,32 @@ impl Session {
             self.work = None;
             return backend.close();
         }
-        if !self.client.entry.unbind() {
-            // A cancel that arrives late must not hit the next client.
-            let waited = tokio::time::timeout(CANCEL_TIMEOUT, self.client.entry.no_cancel_on_its_way()).await;
-            if waited.is_err() {
-                self.work = None;
-                return backend.close();
-            }
+        // A cancel that arrives late must not hit the next client.
+        let mut left = self.client.entry.unbind();
+        if left == Unbound::Awaited {
+            left = self.unbound().await;
         }
         self.work = None;
+        if left != Unbound::Free {
+            return backend.close();
+        }
         if self.mode == PoolMode::Session {
             self.kept.push(backend);
             return self.client.entry.set_keeps(true);
         }
         self.pass_back(backend);
+    }
+
+    /// Waits for the cancel requests that are on their way; the client has its answer meanwhile.
+    async fn unbound(&mut self) -> Unbound {
+        let entry = Arc::clone(&self.client.entry);
+        let mut waiting = pin!(tokio::time::timeout(CANCEL_TIMEOUT, entry.unbound()));
+        let left = std::future::poll_fn(|cx| {
+            // A client that is gone is noticed by whoever serves it next.
+            let _ = self.poll_flush_client(cx);
+            waiting.as_mut().poll(cx)
+        });
+        left.await.unwrap_or(Unbound::Doubtful)
     }
 
     fn pass_back(&mut self, backend: Box<Backend>) {
@@ -94,7 +109,7 @@ impl Session {
             match exchange(&mut backend, b"DISCARD ALL").await {
                 Ok(()) => {
                     backend.books.prepared.clear();
-                    backend.books.settings = std::sync::Arc::default();
+                    backend.books.settings = Arc::default();
                     self.pass_back(backend);
                 }
                 Err(error) => {
