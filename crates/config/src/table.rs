@@ -175,6 +175,9 @@ table! {
         load_balance_mode: bool, Limits::none(), "on", Reload, Active;
         /// How a node is chosen for a read.
         load_balance: LoadBalance, Limits::none(), "least_outstanding", Reload, Active;
+        /// How long a standby that comes back takes to get its whole weight; it begins with a tenth. 0 gives it at
+        /// once.
+        slow_start: Duration, Limits::of(Seconds, 0, HOUR), "10s", Reload, Active;
         /// Whether a node is chosen for each statement; off keeps one for the session.
         statement_level_load_balance: bool, Limits::none(), "on", Reload, Active;
         /// Whether reads before the first write of a READ COMMITTED transaction may go to a standby.

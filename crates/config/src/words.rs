@@ -123,7 +123,9 @@ words! {
         #[default] LeastOutstanding = "least_outstanding",
         /// The one with the fewest backends in use for its weight.
         LeastConnections = "least_connections",
-    }; except { "latency" }
+        /// As `least_outstanding`, judged by how long answers take.
+        Latency = "latency",
+    }
 
     /// What a write does to the reads that follow it.
     DisableLoadBalanceOnWrite {

@@ -1,10 +1,12 @@
 //! What each node is burdened with by us, for the balancing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use cluster::NodeId;
 use parking_lot::RwLock;
+use router::PeakEwma;
 
 use crate::cancel::Desk;
 
@@ -14,6 +16,8 @@ pub struct NodeLoad {
     outstanding: AtomicU32,
     connections: AtomicU32,
     cancels: Desk,
+    /// The bits of a [`PeakEwma`]. Workers that write at once lose one of their samples.
+    latency: AtomicU64,
 }
 
 /// Counts one piece of work, or one connection, until it is dropped.
@@ -53,10 +57,28 @@ impl NodeLoad {
         &self.cancels
     }
 
+    /// The node took so long to begin its answer to a read.
+    pub fn answered(&self, time: Duration) {
+        let next = self.latency_now().after(time.as_secs_f64());
+        self.latency.store(next.0.to_bits(), Ordering::Relaxed);
+    }
+
+    fn latency_now(&self) -> PeakEwma {
+        PeakEwma(f64::from_bits(self.latency.load(Ordering::Relaxed)))
+    }
+
     /// A connection to the node.
     #[must_use]
     pub fn connection(self: &Arc<Self>) -> Counted {
         self.count(What::Connection)
+    }
+}
+
+impl Counted {
+    /// The node that carries it.
+    #[must_use]
+    pub fn node(&self) -> &NodeLoad {
+        &self.load
     }
 }
 
@@ -98,6 +120,10 @@ impl router::Loads for Loads {
     fn connections(&self, node: NodeId) -> u32 {
         self.read(node, What::Connection)
     }
+
+    fn latency(&self, node: NodeId) -> f64 {
+        self.nodes.read().get(node.index()).map_or(0.0, |load| load.latency_now().0)
+    }
 }
 
 #[cfg(test)]
@@ -114,6 +140,8 @@ mod tests {
             (loads.outstanding(NodeId(1)), loads.connections(NodeId(1)), loads.outstanding(NodeId(0))),
             (1, 1, 0)
         );
+        work.node().answered(Duration::from_millis(3));
+        assert!((loads.latency(NodeId(1)) - 0.003).abs() < 1e-9 && loads.latency(NodeId(0)) == 0.0);
         drop((work, connection));
         assert_eq!((loads.outstanding(NodeId(1)), loads.connections(NodeId(1))), (0, 0));
     }

@@ -41,7 +41,7 @@ pub use decide::{Policy, Target, TxView, decide};
 pub use explain::{Explanation, explain};
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use functions::{FunctionCatalog, NoCatalog, Safety};
-pub use pick::{Algorithm, Loads, Picker};
+pub use pick::{Algorithm, Choice, Loads, PeakEwma, Picker};
 pub use reason::Reason;
 pub use setting::{Change, SessionOp, session_op, unpin_followed};
 pub use verdict::{

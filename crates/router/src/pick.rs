@@ -2,15 +2,25 @@
 //!
 //! Weights are honoured by every algorithm, nodes that are not usable are never picked, and no
 //! combination of weights can starve reads: with no weighted node left the primary reads, then any
-//! standby. Randomness is a seeded generator of the picker's own.
+//! standby. A standby that has come back takes its weight little by little. Randomness is a seeded generator
+//! of the picker's own, time an argument.
 
-use cluster::{Node, NodeId, Role, Topology};
+use std::time::Duration;
+
+use cluster::{Moment, Node, NodeId, Role, Topology};
 
 use crate::decide::Target;
 
 mod ledger;
+mod peak;
 
-use ledger::{Candidate, Least, Ledger};
+use ledger::{Candidate, Ledger, Measure};
+pub use peak::PeakEwma;
+
+/// A node that was away takes this part of its weight at first.
+const SLOW_START_FROM: f64 = 0.1;
+/// Nodes that became usable within this time of each other began together: none of them has come back.
+const TOGETHER: Duration = Duration::from_secs(2);
 
 /// How a node is chosen among those that qualify; the words are `load_balance`'s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -25,6 +35,8 @@ pub enum Algorithm {
     LeastOutstanding,
     /// As [`Self::LeastOutstanding`]; connections are opened where there are fewest per unit of weight.
     LeastConnections,
+    /// As [`Self::LeastOutstanding`], where slower is what takes longer to answer ([`PeakEwma`]).
+    Latency,
 }
 
 impl Algorithm {
@@ -36,8 +48,24 @@ impl Algorithm {
             Self::RoundRobin => "round_robin",
             Self::LeastOutstanding => "least_outstanding",
             Self::LeastConnections => "least_connections",
+            Self::Latency => "latency",
         }
     }
+}
+
+/// What is asked of the picker.
+#[derive(Debug, Clone, Copy)]
+pub struct Choice<'a> {
+    /// Where the statement goes.
+    pub target: Target,
+    /// How a node is chosen.
+    pub algorithm: Algorithm,
+    /// Nodes to leave out (just failed, or too old to be read).
+    pub exclude: &'a [NodeId],
+    /// Now.
+    pub now: Moment,
+    /// How long a standby that has come back takes to get its whole weight; zero gives it at once.
+    pub slow_start: Duration,
 }
 
 /// How busy the nodes are, as the caller sees it.
@@ -46,6 +74,8 @@ pub trait Loads {
     fn outstanding(&self, node: NodeId) -> u32;
     /// Connections open to the node.
     fn connections(&self, node: NodeId) -> u32;
+    /// How long the node takes to answer (seconds, a [`PeakEwma`]); 0 when that is not known.
+    fn latency(&self, node: NodeId) -> f64;
 }
 
 /// Picks nodes; one per worker (turns, chance and what is remembered of the nodes are local to it).
@@ -64,29 +94,22 @@ impl Picker {
         Self { random: SplitMix(seed), ledger: Ledger::default(), candidates: Vec::new() }
     }
 
-    /// The node to use, `None` when none qualifies. Nodes in `exclude` (just failed) are left out.
-    pub fn pick(
-        &mut self,
-        topology: &Topology,
-        target: Target,
-        algorithm: Algorithm,
-        loads: &impl Loads,
-        exclude: &[NodeId],
-    ) -> Option<NodeId> {
-        let allowed = |node: &&Node| node.is_usable() && !exclude.contains(&node.id);
+    /// The node to use, `None` when none qualifies.
+    pub fn pick(&mut self, topology: &Topology, choice: &Choice<'_>, loads: &impl Loads) -> Option<NodeId> {
+        let allowed = |node: &&Node| node.is_usable() && !choice.exclude.contains(&node.id);
         let primary = topology.primary_node().filter(allowed);
-        match target {
+        match choice.target {
             Target::Primary => primary.map(|node| node.id),
             Target::Node(id) => topology.node(id).filter(allowed).map(|node| node.id),
             Target::Anywhere => primary.or_else(|| readers(topology).find(allowed)).map(|node| node.id),
             Target::Read => self
-                .balance(readers(topology).filter(allowed).map(weighed), algorithm, loads)
+                .balance(readers(topology).filter(allowed).map(weighed), choice, loads)
                 .or_else(|| primary.map(|node| node.id))
-                .or_else(|| self.balance(readers(topology).filter(allowed).map(alike), algorithm, loads)),
+                .or_else(|| self.balance(readers(topology).filter(allowed).map(alike), choice, loads)),
             Target::Standby => {
                 let standbys = standbys(topology).filter(allowed);
-                self.balance(standbys.clone().map(weighed), algorithm, loads)
-                    .or_else(|| self.balance(standbys.map(alike), algorithm, loads))
+                self.balance(standbys.clone().map(weighed), choice, loads)
+                    .or_else(|| self.balance(standbys.map(alike), choice, loads))
                     .or_else(|| primary.map(|node| node.id))
             }
         }
@@ -96,22 +119,38 @@ impl Picker {
     fn balance(
         &mut self,
         nodes: impl Iterator<Item = Candidate>,
-        algorithm: Algorithm,
+        choice: &Choice<'_>,
         loads: &impl Loads,
     ) -> Option<NodeId> {
         let Self { random, ledger, candidates } = self;
         candidates.clear();
         candidates.extend(nodes.filter(|node| node.share > 0.0 && node.share.is_finite()));
+        start_slowly(candidates, choice);
         let total: f64 = candidates.iter().map(|node| node.share).sum();
         for candidate in candidates.iter_mut() {
             candidate.share /= total;
         }
         ledger.meet(candidates, || random.unit());
-        match algorithm {
+        match choice.algorithm {
             Algorithm::Random => random.choose(candidates),
             Algorithm::RoundRobin => ledger.in_turn(candidates),
-            Algorithm::LeastOutstanding => ledger.least(candidates, Least::Outstanding, loads),
-            Algorithm::LeastConnections => ledger.least(candidates, Least::Connections, loads),
+            Algorithm::LeastOutstanding => ledger.least(candidates, Measure::Outstanding, loads),
+            Algorithm::LeastConnections => ledger.least(candidates, Measure::Connections, loads),
+            Algorithm::Latency => ledger.least(candidates, Measure::Latency, loads),
+        }
+    }
+}
+
+/// Standbys that have come back when others were there take less than their weight for a while: their caches are
+/// cold, and what waits for the first of their connections should be little.
+fn start_slowly(candidates: &mut [Candidate], choice: &Choice<'_>) {
+    let first = candidates.iter().map(|candidate| candidate.changed_at).min().unwrap_or_default();
+    for candidate in candidates.iter_mut().filter(|candidate| candidate.role == Role::Standby) {
+        let age = choice.now.0.saturating_sub(candidate.changed_at.0);
+        let came_back = candidate.changed_at.0.saturating_sub(first.0) > TOGETHER;
+        if came_back && age < choice.slow_start {
+            let part = age.as_secs_f64() / choice.slow_start.as_secs_f64();
+            candidate.share *= part.max(SLOW_START_FROM);
         }
     }
 }
@@ -129,7 +168,13 @@ fn standbys(topology: &Topology) -> impl Iterator<Item = &Node> + Clone {
 
 /// By its weight, which becomes a share when all candidates are known.
 fn weighed(node: &Node) -> Candidate {
-    Candidate { id: node.id, share: node.weight, changed: node.changed_epoch }
+    Candidate {
+        id: node.id,
+        share: node.weight,
+        role: node.role,
+        changed: node.changed_epoch,
+        changed_at: node.changed_at,
+    }
 }
 
 fn alike(node: &Node) -> Candidate {

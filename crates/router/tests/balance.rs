@@ -1,12 +1,23 @@
 //! The picker: weights, exclusion, what is left when nothing qualifies.
 
-use cluster::{Epoch, Moment, Node, NodeId, NodeState, Role, Topology};
-use router::{Algorithm, Loads, Picker, Target};
+use std::time::Duration;
 
-const ALL: [Algorithm; 4] =
-    [Algorithm::Random, Algorithm::RoundRobin, Algorithm::LeastOutstanding, Algorithm::LeastConnections];
+use cluster::{Epoch, Moment, Node, NodeId, NodeState, Role, Topology};
+use router::{Algorithm, Choice, Loads, Picker, Target};
+
+const ALL: [Algorithm; 5] = [
+    Algorithm::Random,
+    Algorithm::RoundRobin,
+    Algorithm::LeastOutstanding,
+    Algorithm::LeastConnections,
+    Algorithm::Latency,
+];
 
 struct Busy([u32; 4]);
+
+fn choice(target: Target, algorithm: Algorithm, exclude: &[NodeId]) -> Choice<'_> {
+    Choice { target, algorithm, exclude, now: Moment::default(), slow_start: Duration::ZERO }
+}
 
 impl Loads for Busy {
     fn outstanding(&self, node: NodeId) -> u32 {
@@ -15,6 +26,10 @@ impl Loads for Busy {
 
     fn connections(&self, node: NodeId) -> u32 {
         self.0.get(node.index()).copied().unwrap_or(0)
+    }
+
+    fn latency(&self, _: NodeId) -> f64 {
+        0.0
     }
 }
 
@@ -42,7 +57,7 @@ fn shares(topology: &Topology, algorithm: Algorithm, loads: &impl Loads, picks: 
     let mut picker = Picker::new(42);
     let mut counts = [0_u32; 4];
     for _ in 0..picks {
-        let node = picker.pick(topology, Target::Read, algorithm, loads, &[]);
+        let node = picker.pick(topology, &choice(Target::Read, algorithm, &[]), loads);
         if let Some(count) = node.and_then(|node| counts.get_mut(node.index())) {
             *count += 1;
         }
@@ -79,7 +94,8 @@ fn a_standing_load_settles_at_the_weights() {
     let topology = topology(&[1.0, 1.0, 2.0]);
     let (mut picker, mut loads) = (Picker::new(1), Busy([0; 4]));
     for _ in 0..400 {
-        let node = picker.pick(&topology, Target::Read, Algorithm::LeastOutstanding, &loads, &[]).unwrap();
+        let node =
+            picker.pick(&topology, &choice(Target::Read, Algorithm::LeastOutstanding, &[]), &loads).unwrap();
         loads.0[node.index()] += 1;
     }
     assert!(loads.0[0].abs_diff(100) <= 2 && loads.0[2].abs_diff(200) <= 2, "{:?}", loads.0);
@@ -91,7 +107,7 @@ fn reads_are_never_starved() {
     for algorithm in ALL {
         let mut picker = Picker::new(3);
         let mut read = |topology: &Topology, exclude: &[NodeId]| {
-            picker.pick(topology, Target::Read, algorithm, &idle, exclude)
+            picker.pick(topology, &choice(Target::Read, algorithm, exclude), &idle)
         };
         assert_eq!(read(&topology(&[0.0, 0.0, 0.0]), &[]), Some(NodeId(0)));
         assert_eq!(read(&topology(&[0.0, 1.0, 1.0]), &[NodeId(1)]), Some(NodeId(2)));
@@ -110,7 +126,8 @@ fn reads_are_never_starved() {
 fn other_targets() {
     let idle = Busy([0; 4]);
     let mut picker = Picker::new(3);
-    let mut pick = |topology: &Topology, target| picker.pick(topology, target, Algorithm::Random, &idle, &[]);
+    let mut pick =
+        |topology: &Topology, target| picker.pick(topology, &choice(target, Algorithm::Random, &[]), &idle);
     let mut nodes = topology(&[1.0, 0.0, 0.0]);
     assert_eq!(pick(&nodes, Target::Primary), Some(NodeId(0)));
     assert_eq!(pick(&nodes, Target::Anywhere), Some(NodeId(0)));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use cluster::{Node, NodeId, Observation, Topology};
 use protocol::error::{ClientFacing, PgError};
 use protocol::sqlstate::SqlState;
-use router::{Algorithm, Isolation, Policy, Reason, Target, TxMode, Verdict, decide};
+use router::{Algorithm, Choice, Isolation, Policy, Reason, Target, TxMode, Verdict, decide};
 
 use super::{End, Session, hold};
 use crate::backend::Backend;
@@ -215,13 +215,16 @@ impl Session {
     ) -> Option<&'t Node> {
         let config = self.config.load();
         let (algorithm, per_session) = (algorithm(config.load_balance), !config.statement_level_load_balance);
+        let slow_start = config.slow_start;
         let stays = self.read_node.filter(|_| per_session && target == Target::Read);
         let stays = stays.and_then(|id| topology.node(id)).filter(|node| node.is_usable());
         if let Some(node) = stays.filter(|node| !excluded.contains(&node.id)) {
             return Some(node);
         }
         let shared = &self.worker.shared;
-        let id = self.worker.picker.lock().pick(topology, target, algorithm, &shared.loads, excluded)?;
+        let now = shared.deps.now();
+        let choice = Choice { target, algorithm, exclude: excluded, now, slow_start };
+        let id = self.worker.picker.lock().pick(topology, &choice, &shared.loads)?;
         if target == Target::Read && excluded.is_empty() {
             self.read_node = Some(id);
         }
@@ -489,7 +492,8 @@ fn algorithm(configured: config::LoadBalance) -> Algorithm {
     match configured {
         config::LoadBalance::Random => Algorithm::Random,
         config::LoadBalance::RoundRobin => Algorithm::RoundRobin,
+        config::LoadBalance::LeastOutstanding => Algorithm::LeastOutstanding,
         config::LoadBalance::LeastConnections => Algorithm::LeastConnections,
-        _ => Algorithm::LeastOutstanding,
+        config::LoadBalance::Latency => Algorithm::Latency,
     }
 }

@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cluster::Observation;
 use protocol::error::Severity;
@@ -22,7 +22,7 @@ use super::again::Losses;
 use super::deadline::{Doing, Ordinal};
 use super::{End, Session, with_env};
 use crate::backend::Backend;
-use crate::engine::{ClientOuts, ClientStep, ServerStep, Unit, Watch};
+use crate::engine::{Boundary, ClientOuts, ClientStep, ServerStep, Unit, Watch};
 use crate::registry::Flag;
 use crate::shared::Shared;
 
@@ -106,6 +106,8 @@ struct Relay {
     /// The message at the front of the client's buffer is for us to answer.
     local: bool,
     deadline: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
+    /// When a read was begun whose answer tells how fast the node is.
+    timed: Option<Instant>,
 }
 
 impl Relay {
@@ -190,7 +192,16 @@ impl Session {
             leaving: None,
             local: false,
             deadline: None,
+            timed: self.times(unit).then(Instant::now),
         }
+    }
+
+    /// Whether the unit's answer tells how fast the node is: that of a lone read.
+    fn times(&mut self, unit: &Unit) -> bool {
+        let alone = matches!(unit.boundary, Boundary::Query | Boundary::Sync)
+            && unit.verdict.access == Access::Read
+            && unit.verdict.tx == router::TxControl::None;
+        alone && self.config.load().load_balance == config::LoadBalance::Latency
     }
 
     async fn end_relay(&mut self, relay: Relay, relayed: Result<(), End>) -> Result<(), End> {
@@ -339,6 +350,9 @@ impl Session {
             Poll::Ready(Ok(0)) => Err(End::NodeLost(std::io::ErrorKind::UnexpectedEof.into())),
             Poll::Ready(Ok(count)) => {
                 self.from_server.advance(count);
+                if let (Some(begun), Some(work)) = (relay.timed.take(), &self.work) {
+                    work.node().answered(begun.elapsed());
+                }
                 if let Some(node) = &relay.watch.node {
                     node.received_bytes.inc_by(count as u64);
                 }
