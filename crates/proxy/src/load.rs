@@ -59,12 +59,12 @@ impl NodeLoad {
 
     /// The node took so long to begin its answer to a read.
     pub fn answered(&self, time: Duration) {
-        let next = self.latency_now().after(time.as_secs_f64());
-        self.latency.store(next.0.to_bits(), Ordering::Relaxed);
+        let next = self.latency_now().after(time.as_secs_f32());
+        self.latency.store(next.to_bits(), Ordering::Relaxed);
     }
 
     fn latency_now(&self) -> PeakEwma {
-        PeakEwma(f64::from_bits(self.latency.load(Ordering::Relaxed)))
+        PeakEwma::from_bits(self.latency.load(Ordering::Relaxed))
     }
 
     /// A connection to the node.
@@ -122,7 +122,7 @@ impl router::Loads for Loads {
     }
 
     fn latency(&self, node: NodeId) -> f64 {
-        self.nodes.read().get(node.index()).map_or(0.0, |load| load.latency_now().0)
+        self.nodes.read().get(node.index()).map_or(0.0, |load| load.latency_now().seconds())
     }
 }
 

@@ -29,13 +29,12 @@ pub enum Algorithm {
     Random,
     /// In turn, smoothly weighted.
     RoundRobin,
-    /// In turn, but not to a node that holds clearly more than its share of the requests in flight, and
-    /// less often to one that is clearly slower.
+    /// In turn, but not to a node that holds clearly more than its share of the requests in flight.
     #[default]
     LeastOutstanding,
     /// As [`Self::LeastOutstanding`]; connections are opened where there are fewest per unit of weight.
     LeastConnections,
-    /// As [`Self::LeastOutstanding`], where slower is what takes longer to answer ([`PeakEwma`]).
+    /// As [`Self::LeastOutstanding`], and less often to a node that takes clearly longer to answer ([`PeakEwma`]).
     Latency,
 }
 

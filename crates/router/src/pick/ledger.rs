@@ -3,10 +3,12 @@
 //! Every choice is paid for: in each turn a candidate earns its share, and the one that serves pays a whole
 //! turn (smooth weighted round robin, as nginx does it), so that shares come out at the weights at any
 //! concurrency, also at one, where nothing is ever outstanding when a node is chosen. Two things overrule that:
-//! - A node that holds clearly more than its share of the work in flight is passed over (bounded load); what it was
-//!   passed over for it may make up for, within limits. That answers a node that hangs, at once.
-//! - A node that is clearly slower than the others earns less, in proportion. That answers a node that is slow for
-//!   longer. Small differences are left alone, or the weights would drift with every breath of the machine.
+//! - A node that holds clearly more than its share of the work in flight is passed over (bounded load). One on which
+//!   work stays longer is soon at its bound, and serves less by that; what it was passed over for it may make up for,
+//!   within limits, when it is fast again.
+//! - By latency, a node that has been clearly slower than the fastest for long earns less, in proportion. Small and short
+//!   differences are left alone: the weights would drift with every breath of the machine. (Work in flight is no
+//!   measure for that. Little's law makes one of it, which on a busy machine took equal nodes for unequal ones.)
 //!
 //! Loads are read once per choice: other workers change them all the time. Nothing is allocated once the
 //! picker has met the nodes.
@@ -18,16 +20,11 @@ use super::Loads;
 /// A node may hold its share of the work in flight, and so many requests on top.
 const SLACK: f64 = 1.0;
 /// How many turns a node may be owed, or owe, after being passed over.
-const CREDIT: f64 = 8.0;
-/// How much one turn counts in what is remembered of a node's work.
-const MEMORY: f64 = 1.0 / 256.0;
-/// After so many turns enough has been seen of a node to judge it.
-const ACQUAINTED: u32 = 512;
-/// What is remembered counts as if so much more work per turn had been seen, the same everywhere: where next to
-/// nothing is in flight, nothing is known.
-const DOUBT: f64 = 0.5;
-/// A node is slower or faster than the others when it differs by more than this factor; less is chance.
-const BAND: f64 = 1.6;
+const CREDIT: f64 = 128.0;
+/// A node that was slow for so many turns is slow, and one that was not for as many is not any more.
+const PROOF: u32 = 512;
+/// A node that takes less than so many times as long as the fastest is not slow: that much is chance.
+const BAND: f64 = 2.0;
 /// However slow a node is, it keeps this part of its share: else nobody would see that it is fast again.
 const LEAST_PART: f64 = 0.1;
 
@@ -43,14 +40,14 @@ pub(super) struct Candidate {
     pub(super) changed_at: Moment,
 }
 
-/// What tells how slow a node is, and what else is looked at.
+/// What a choice looks at beside what nodes are owed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Measure {
     /// Work in flight.
     Outstanding,
     /// The same, and open connections; those without work are free to use.
     Connections,
-    /// How long its answers take.
+    /// Work in flight, and how long answers take.
     Latency,
 }
 
@@ -60,12 +57,8 @@ struct Account {
     since: Epoch,
     /// Turns it is owed.
     credit: f64,
-    /// Its work in flight per share, averaged over the last turns.
-    work: f64,
-    /// How often it served per share: 1 when it got just that.
-    served: f64,
-    /// Turns that it has been a candidate in, up to [`ACQUAINTED`].
-    turns: u32,
+    /// In so many turns more than not, lately, it looked slow; up to twice [`PROOF`].
+    suspicion: u32,
 }
 
 /// A candidate as it stands in this turn.
@@ -74,8 +67,8 @@ struct Standing {
     candidate: Candidate,
     outstanding: f64,
     connections: f64,
-    /// How long work stays on it, in a unit that is the same for all; 0 when nothing is known.
-    pace: f64,
+    /// How long it takes to answer; 0 when nothing is known.
+    latency: f64,
     /// What it earns in a turn; all of them together 1.
     due: f64,
 }
@@ -90,21 +83,16 @@ pub(super) struct Ledger {
 impl Account {
     /// `phase` (0 to 1) keeps the pickers of several workers from beginning with the same node.
     fn new(since: Epoch, phase: f64) -> Self {
-        Self { since, credit: phase - 0.5, work: 0.0, served: 0.0, turns: 0 }
+        Self { since, credit: phase - 0.5, suspicion: 0 }
     }
 
-    /// How long work stays on it, by Little's law: what is in flight is what comes in, times how long it stays.
-    fn pace(&self) -> f64 {
-        if self.turns < ACQUAINTED {
-            return 0.0;
-        }
-        (self.work + DOUBT) / (self.served + DOUBT)
-    }
-
-    fn remember(&mut self, outstanding: f64, served: f64) {
-        self.turns = ACQUAINTED.min(self.turns + 1);
-        self.work = (outstanding - self.work).mul_add(MEMORY, self.work);
-        self.served = (served - self.served).mul_add(MEMORY, self.served);
+    /// Whether it is slow, now that it looks so or does not.
+    fn is_slow(&mut self, looks_slow: bool) -> bool {
+        self.suspicion = match looks_slow {
+            true => (self.suspicion + 1).min(2 * PROOF),
+            false => self.suspicion.saturating_sub(1),
+        };
+        self.suspicion >= PROOF
     }
 }
 
@@ -160,36 +148,42 @@ impl Ledger {
             candidate: *candidate,
             outstanding: f64::from(loads.outstanding(candidate.id)),
             connections: f64::from(loads.connections(candidate.id)),
-            pace: match measure {
-                Measure::Latency => loads.latency(candidate.id),
-                _ => self.account(candidate.id).map_or(0.0, Account::pace),
-            },
+            latency: loads.latency(candidate.id),
             due: candidate.share,
         }));
-        give_dues(&mut standings);
+        if measure == Measure::Latency {
+            self.give_dues(&mut standings);
+        }
         self.earn(&standings);
         let chosen = self.choose(&standings, measure);
-        self.pay(&standings, chosen);
+        if let Some(account) = chosen.and_then(|id| self.account_mut(id)) {
+            account.credit = (account.credit - 1.0).max(-CREDIT);
+        }
         self.standings = standings;
         chosen
+    }
+
+    /// What each earns: its share, or less of it when it has been clearly slower than the fastest for long.
+    fn give_dues(&mut self, standings: &mut [Standing]) {
+        let known = standings.iter().map(|standing| standing.latency).filter(|latency| *latency > 0.0);
+        let Some(fastest) = known.min_by(f64::total_cmp) else { return };
+        for standing in standings.iter_mut().filter(|standing| standing.latency > 0.0) {
+            let slowness = standing.latency / fastest;
+            let Some(account) = self.account_mut(standing.candidate.id) else { continue };
+            if account.is_slow(slowness > BAND) {
+                standing.due = standing.candidate.share * part_of(slowness);
+            }
+        }
+        let total: f64 = standings.iter().map(|standing| standing.due).sum();
+        for standing in standings.iter_mut() {
+            standing.due /= total;
+        }
     }
 
     fn earn(&mut self, standings: &[Standing]) {
         for standing in standings {
             if let Some(account) = self.account_mut(standing.candidate.id) {
                 account.credit = (account.credit + standing.due).min(CREDIT);
-            }
-        }
-    }
-
-    fn pay(&mut self, standings: &[Standing], chosen: Option<NodeId>) {
-        for standing in standings {
-            let served = chosen == Some(standing.candidate.id);
-            let Some(account) = self.account_mut(standing.candidate.id) else { continue };
-            let share = standing.candidate.share;
-            account.remember(standing.outstanding / share, f64::from(u8::from(served)) / share);
-            if served {
-                account.credit = (account.credit - 1.0).max(-CREDIT);
             }
         }
     }
@@ -212,27 +206,11 @@ impl Ledger {
     }
 }
 
-/// What each earns: its share, less or more of it when it is clearly slower or faster than the others.
-fn give_dues(standings: &mut [Standing]) {
-    let known = standings.iter().filter(|standing| standing.pace > 0.0);
-    let (weight, sum) = known.fold((0.0, 0.0), |(weight, sum), standing| {
-        let share = standing.candidate.share;
-        (weight + share, share.mul_add(standing.pace, sum))
-    });
-    if weight <= 0.0 || sum <= 0.0 {
-        return;
-    }
-    let usual = sum / weight;
-    for standing in standings.iter_mut().filter(|standing| standing.pace > 0.0) {
-        let slowness = standing.pace / usual;
-        if !(1.0 / BAND..=BAND).contains(&slowness) {
-            standing.due = standing.candidate.share * slowness.recip().max(LEAST_PART);
-        }
-    }
-    let total: f64 = standings.iter().map(|standing| standing.due).sum();
-    for standing in standings.iter_mut() {
-        standing.due /= total;
-    }
+/// The part of its share that a node earns that is so many times slower than the fastest: all of it up to
+/// [`BAND`], in proportion to its speed from the square of that on, and no step between.
+fn part_of(slowness: f64) -> f64 {
+    let band = BAND / slowness;
+    (band * band).max(slowness.recip()).clamp(LEAST_PART, 1.0)
 }
 
 impl Standing {
