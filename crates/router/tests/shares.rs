@@ -138,7 +138,7 @@ impl Rig<'_> {
             now = at;
             if let Some((node, time)) = node {
                 loads.outstanding[node] -= 1;
-                loads.latency[node] = loads.latency[node].after(time as f32);
+                loads.latency[node] = loads.latency[node].after(Duration::from_secs_f64(time).as_secs_f32());
             }
             let picker = &mut pickers[session % self.workers];
             let node = picker.pick(&topology, &read(algorithm, &[]), &loads).unwrap().index();
