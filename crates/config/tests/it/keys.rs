@@ -141,7 +141,7 @@ const ROWS: &[Row] = &[
     ("load_balance", "latency", "latency", "1", "1, expected random,"),
     ("load_balance", "round_robin", "round_robin", "rnd", "\"rnd\", expected random, round_robin,"),
     ("load_balance", "least_connections", "least_connections", "RANDOM", "\"RANDOM\", expected random,"),
-    ("slow_start", "0", "0s", "2h", "\"2h\", expected a duration from 0ms to 1h"),
+    ("slow_start", "0", "0", "2h", "\"2h\", expected a duration from 0 to 1h with"),
     ("statement_level_load_balance", "no", "off", "n", "\"n\", expected on or off"),
     ("transaction_load_balance", "yes", "on", "1", "1, expected on or off"),
     ("disable_load_balance_on_write", "off", "off", "on", "\"on\", expected off, transaction,"),
