@@ -73,6 +73,27 @@ fn ep_02_gone_between_flush_and_sync() -> Result<()> {
     Ok(())
 }
 
+/// EP-01: what a batch goes on with may be a write, also when a read of it has been answered.
+#[test]
+fn ep_01_a_flushed_read_and_then_a_write_in_one_batch() -> Result<()> {
+    let (cluster, weir) = rig(1, "")?;
+    cluster.setup("CREATE TABLE t(id int); GRANT ALL ON t TO bench")?;
+    cluster.wait_replay()?;
+    let mut a = weir.client()?;
+    for _ in 0..5 {
+        a.send(&msgs().PBE("SELECT count(*) >= 0 FROM t").H())?;
+        assert_eq!(a.read_count(4)?.to_string(), "1 2 D(t) C(SELECT 1)");
+        let write = a.talk(&msgs().PBE("INSERT INTO t VALUES (1)").S())?.to_string();
+        assert_eq!(write, "1 2 C(INSERT 0 1) Z(I)");
+        // One that is parsed and described only may still go anywhere.
+        a.send(&msgs().P("", "SELECT count(*) FROM t").D('S', "").H())?;
+        assert_eq!(a.read_count(3)?.to_string(), "1 t T");
+        let write = a.talk(&msgs().PBE("DELETE FROM t").S())?.to_string();
+        assert_eq!(write, "1 2 C(DELETE 1) Z(I)");
+    }
+    Ok(())
+}
+
 #[test]
 fn ep_04_error_in_mid_pipeline_skips_to_sync() -> Result<()> {
     let (_cluster, weir) = rig(1, "default_pool_size: 1")?;

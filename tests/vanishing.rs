@@ -168,3 +168,59 @@ fn five_hundred_clients_on_a_pool_of_ten() -> Result<()> {
     );
     Ok(())
 }
+
+#[test]
+fn a_statement_and_a_goodbye_in_one_packet() -> Result<()> {
+    let (cluster, weir) = rig(0, "default_pool_size: 1")?;
+    cluster.setup(TABLE)?;
+    let pid = weir.client()?.scalar("SELECT pg_backend_pid()")?;
+    for n in 0..5 {
+        let mut a = weir.client()?;
+        a.send(&msgs().Q(&format!("UPDATE t SET v = 'bye {n}' WHERE id = 1")).X())?;
+        assert_eq!(a.read_to_end()?.to_string(), "C(UPDATE 1) Z(I)");
+        assert_eq!(cluster.scalar(0, "SELECT v FROM t WHERE id = 1")?, format!("bye {n}"));
+        // Nobody waits for the answer.
+        let mut b = weir.client()?;
+        b.send(&msgs().PBE("SELECT generate_series(1, 1000)").S().X())?;
+        drop(b);
+    }
+    let mut next = weir.client()?;
+    assert_eq!(next.scalar("SELECT pg_backend_pid()")?, pid, "a clean backend was closed");
+    Ok(())
+}
+
+#[test]
+fn who_has_said_goodbye_keeps_its_place_in_the_queue() -> Result<()> {
+    let (cluster, weir) = rig(0, "default_pool_size: 1")?;
+    cluster.setup(TABLE)?;
+    let mut holder = weir.client()?;
+    holder.simple("BEGIN; SELECT 1")?;
+    let mut a = weir.client()?;
+    a.send(&msgs().Q("UPDATE t SET v = 'last will' WHERE id = 1").X())?;
+    drop(a);
+    let mut b = weir.client()?;
+    b.send(&msgs().Q("UPDATE t SET v = 'ghost' WHERE id = 1"))?;
+    drop(b);
+    holder.simple("COMMIT")?;
+    cluster.wait_scalar(0, "SELECT v FROM t WHERE id = 1", "last will", Duration::from_secs(3))?;
+    assert_eq!(weir.client()?.scalar("SELECT v FROM t WHERE id = 1")?, "last will");
+    Ok(())
+}
+
+#[test]
+fn vanish_while_what_was_sent_next_waits() -> Result<()> {
+    let (cluster, weir) = rig(1, "")?;
+    cluster.setup(TABLE)?;
+    cluster.wait_replay()?;
+    for how in ["reset", "close", "half"] {
+        let mut a = weir.client()?;
+        // The read sleeps on the standby, the write waits for its end.
+        a.send(&msgs().Q("SELECT pg_sleep(60), v FROM t").Q("UPDATE t SET v = 'ghost'"))?;
+        let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%sleep(60)%' AND usename = 'bench' AND state = 'active'";
+        cluster.wait_scalar(1, sleeping, "1", Duration::from_secs(3))?;
+        leave(a, how)?;
+        cluster.wait_scalar(1, sleeping, "0", Duration::from_secs(4))?;
+    }
+    assert_eq!(cluster.scalar(0, "SELECT v FROM t WHERE id = 1")?, "clean");
+    Ok(())
+}

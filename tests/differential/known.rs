@@ -1,7 +1,6 @@
 //! The differences from a direct connection that are accepted, each with its reason. All there are stand here.
 
 use crate::run::Message;
-use crate::script::{Msg, Script};
 
 // Known and not shown by a script: DEALLOCATE of what was made by Parse, in a string with other statements, gives
 // 26000; a Parse behind DEALLOCATE ALL or DISCARD ALL in one extended batch is forgotten with the rest; RESET inside a
@@ -51,12 +50,4 @@ pub(crate) fn smooth(direct: &mut [Message], weir: &mut [Message]) {
             body.truncate(place);
         }
     }
-}
-
-/// Whether a difference is that of a batch of which a standby has answered a read behind a Flush, and that then wrote:
-/// it cannot go elsewhere any more, and the standby says so.
-pub(crate) fn is_flushed_read_then_write(script: &Script, difference: &str) -> bool {
-    let flushed = script.steps.iter().flatten().any(|msg| *msg == Msg::Flush);
-    let refused = |line: &str| line.trim_start().starts_with("reply") && line.contains("C25006");
-    flushed && difference.lines().any(refused)
 }

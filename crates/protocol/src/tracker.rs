@@ -57,17 +57,9 @@ pub enum Ask {
     FunctionCall,
 }
 
-/// A reply that we make ourselves, at its place among the server's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Synth {
-    /// ParseComplete for a statement that the backend already holds.
-    ParseComplete(Token),
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Entry {
     Ask(Ask, Owner),
-    Synth(Synth),
     /// CopyDone or CopyFail, sent before it was known whether the server is in COPY.
     CopyEnd,
 }
@@ -180,6 +172,13 @@ impl Tracker {
         !self.queue.is_empty()
     }
 
+    /// How many ReadyForQuery are owed.
+    #[must_use]
+    pub fn ends_owed(&self) -> usize {
+        let end = |entry: &&Entry| matches!(entry, Entry::Ask(Ask::Sync | Ask::Query | Ask::FunctionCall, _));
+        self.queue.iter().filter(end).count()
+    }
+
     /// The message that was pushed last.
     #[must_use]
     pub fn last_push(&self) -> Push {
@@ -240,15 +239,6 @@ impl Tracker {
         }
     }
 
-    /// A reply of ours is due behind what has been forwarded so far.
-    pub fn push_synth(&mut self, synth: Synth) {
-        if self.skipping || self.copy_in {
-            return self.skip(Entry::Synth(synth));
-        }
-        self.unsynced = true;
-        self.enqueue(Entry::Synth(synth));
-    }
-
     /// The client sent CopyData; says whether to forward it.
     pub fn push_copy_data(&mut self) -> bool {
         let forward = self.copy_in || (!self.queue.is_empty() && !self.skipping);
@@ -266,16 +256,6 @@ impl Tracker {
             self.enqueue(Entry::CopyEnd);
         }
         forward
-    }
-
-    /// The reply of ours that is due now, if any. Call until `None` after each push and each reply.
-    pub fn next_synth(&mut self) -> Option<Synth> {
-        let Some(Entry::Synth(synth)) = self.queue.front().copied() else { return None };
-        self.dequeue();
-        self.drop_copy_ends();
-        let Synth::ParseComplete(token) = synth;
-        self.events.push(Event::Done(token));
-        Some(synth)
     }
 
     /// A message came from the server. `status` is the body of a ReadyForQuery.
@@ -431,8 +411,6 @@ impl Tracker {
             match entry {
                 // Ignored by the server; one behind the end of the data must follow.
                 Entry::Ask(Ask::Sync, _) => self.in_copy_asks = self.in_copy_asks.saturating_add(1),
-                // The server never saw it, and would not have answered.
-                Entry::Synth(_) => self.skip(entry),
                 Entry::CopyEnd => {
                     self.copy_in = false;
                     break;
@@ -473,9 +451,7 @@ impl Tracker {
     }
 
     fn skip(&mut self, entry: Entry) {
-        if let Entry::Ask(Ask::Parse(token) | Ask::Close(token), _)
-        | Entry::Synth(Synth::ParseComplete(token)) = entry
-        {
+        if let Entry::Ask(Ask::Parse(token) | Ask::Close(token), _) = entry {
             self.events.push(Event::Skipped(token));
         }
     }

@@ -421,10 +421,15 @@ impl ClientStatements {
         if let Some(dropped) = undo.dropped {
             backend.restore(dropped);
         }
-        match undo.asked {
-            Some(_) if undo.unnamed => backend.set_unnamed(None),
-            Some((statement, _)) => backend.forget(statement.id),
-            None => {}
+        if let Some((statement, _)) = undo.asked {
+            // What a later message asks for stands.
+            let later = self.undo.range(at..).filter(|later| later.unnamed == undo.unnamed);
+            let again = |asked: &(Arc<Statement>, Schema)| undo.unnamed || asked.0.id == statement.id;
+            match later.filter_map(|later| later.asked.as_ref()).any(again) {
+                true => {}
+                false if undo.unnamed => backend.set_unnamed(None),
+                false => backend.forget(statement.id),
+            }
         }
         if let Some((name, before)) = undo.client {
             // A Parse of the unnamed statement drops the one before it even when it fails.
@@ -513,6 +518,21 @@ mod tests {
         cache.schema_changed();
         assert!(!one.is_accepted(cache.schema()));
         assert_ne!(one.id(), statement(&cache, "SELECT 1").id(), "parsed anew, it is another one");
+    }
+
+    #[test]
+    fn what_a_later_batch_asks_a_backend_for_is_held() {
+        let cache = StatementCache::new(10_000);
+        let (mut client, mut backend) = (ClientStatements::default(), Prepared::default());
+        let (one, now) = (statement(&cache, "SELECT 1"), cache.schema());
+        let skipped = client.define(b"a", &one, Some(now));
+        client.end_batch();
+        let later = client.define(b"b", &one, Some(now));
+        backend.insert(one.id(), 10);
+        client.settle(&[Event::Skipped(skipped)], &mut backend);
+        assert!(backend.touch(one.id()) && client.get(b"a").is_none());
+        client.settle(&[Event::Failed(later)], &mut backend);
+        assert!(!backend.touch(one.id()));
     }
 
     #[test]

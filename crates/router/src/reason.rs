@@ -46,6 +46,8 @@ reasons! {
     UnknownFunction => "unknown_function",
     /// A string of several statements, at least one of which belongs to the primary.
     MultiStatementWrite => "multi_statement_write",
+    /// A batch that is flushed and not ended: what it goes on with may be a write.
+    OpenBatch => "open_batch",
     /// The text is not understood.
     Unparsed => "unparsed",
     /// The text is longer than `max_parsed_statement`.

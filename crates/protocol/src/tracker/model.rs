@@ -60,35 +60,19 @@ enum Runs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    Parse {
-        fails: bool,
-    },
-    Bind {
-        fails: bool,
-    },
-    DescribeStatement {
-        fails: bool,
-        rows: bool,
-    },
-    DescribePortal {
-        fails: bool,
-    },
+    Parse { fails: bool },
+    Bind { fails: bool },
+    DescribeStatement { fails: bool, rows: bool },
+    DescribePortal { fails: bool },
     Execute(Runs),
     Close,
-    Sync {
-        fails: bool,
-        status: TxStatus,
-    },
+    Sync { fails: bool, status: TxStatus },
     Query([Runs; 2], TxStatus),
-    FunctionCall {
-        fails: bool,
-    },
+    FunctionCall { fails: bool },
     Flush,
     CopyData,
     CopyDone,
     CopyFail,
-    /// Not a message: the place of a reply that we make.
-    Mark,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -97,16 +81,13 @@ struct Message {
     owner: Owner,
 }
 
-/// One message of the server, or one of ours at its place.
+/// One message of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Reply {
     tag: u8,
     status: Option<TxStatus>,
     fate: Fate,
 }
-
-/// The reply that we make in place of ParseComplete.
-const MADE: u8 = b'+';
 
 #[derive(Debug, Clone, Default)]
 struct Server {
@@ -160,7 +141,7 @@ impl Server {
             Kind::Sync { .. } => self.ignore_till_sync = false,
             _ if self.ignore_till_sync => return,
             Kind::Query(..) | Kind::FunctionCall { .. } | Kind::Flush => {}
-            Kind::CopyData | Kind::CopyDone | Kind::CopyFail | Kind::Mark => {}
+            Kind::CopyData | Kind::CopyDone | Kind::CopyFail => {}
             _ => self.in_batch = true,
         }
         self.carry_out(message);
@@ -194,10 +175,6 @@ impl Server {
                     self.status = status;
                 }
                 self.ready(owner);
-            }
-            Kind::Mark => {
-                self.in_batch = true;
-                self.replies.push_back(Reply { tag: MADE, status: None, fate: Fate::Pass });
             }
             Kind::Flush | Kind::CopyData | Kind::CopyDone | Kind::CopyFail => {}
         }
@@ -233,7 +210,7 @@ impl Server {
     fn read_in_copy(&mut self, read: Message) {
         let Some((message, how, parts)) = self.copy.clone() else { return };
         match read.kind {
-            Kind::Sync { .. } | Kind::Flush | Kind::Mark => {}
+            Kind::Sync { .. } | Kind::Flush => {}
             Kind::CopyData if how != CopyIn::Data => {}
             Kind::CopyDone if how == CopyIn::Well || how == CopyIn::Data => {
                 self.copy = None;
@@ -317,7 +294,6 @@ impl Conversation {
             Kind::Sync { .. } => self.tracker.push(Ask::Sync, owner),
             Kind::Query(..) => self.tracker.push(Ask::Query, owner),
             Kind::FunctionCall { .. } => self.tracker.push(Ask::FunctionCall, owner),
-            Kind::Mark => self.tracker.push_synth(Synth::ParseComplete(token)),
             Kind::Flush => {}
             Kind::CopyData => {
                 if !self.tracker.push_copy_data() {
@@ -331,13 +307,6 @@ impl Conversation {
             }
         }
         self.server.unread.push_back(Message { kind, owner });
-        self.take_made();
-    }
-
-    fn take_made(&mut self) {
-        while self.tracker.next_synth().is_some() {
-            self.got.push(char::from(MADE));
-        }
     }
 
     /// What a client may send now: any message, but inside of a COPY mostly what belongs there.
@@ -367,7 +336,7 @@ impl Conversation {
     fn any_message(&mut self) -> Kind {
         let fails = self.dice.once_in(8);
         let status = self.dice.pick(&[TxStatus::Idle, TxStatus::InTransaction]);
-        match self.dice.below(14) {
+        match self.dice.below(13) {
             0 => Kind::Parse { fails },
             1 | 2 => Kind::Bind { fails },
             3 => Kind::DescribeStatement { fails, rows: self.dice.once_in(2) },
@@ -377,7 +346,6 @@ impl Conversation {
             8 | 9 => Kind::Sync { fails, status },
             10 => Kind::Query([self.runs(), self.runs()], status),
             11 => Kind::FunctionCall { fails },
-            12 => Kind::Mark,
             _ => self.dice.pick(&[Kind::Flush, Kind::CopyData, Kind::CopyDone, Kind::CopyFail]),
         }
     }
@@ -397,10 +365,6 @@ impl Conversation {
 
     fn deliver(&mut self) {
         let Some(reply) = self.server.replies.pop_front() else { return };
-        if reply.tag == MADE {
-            self.due.push(char::from(MADE));
-            return;
-        }
         self.log += &format!("    {} {:?}\n", char::from(reply.tag), reply.fate);
         let fate = self.tracker.on_server(reply.tag, reply.status);
         assert_eq!(fate, Ok(reply.fate), "{}\n{:?}", self.log, self.tracker);
@@ -408,7 +372,6 @@ impl Conversation {
             self.got.push(char::from(reply.tag));
             self.due.push(char::from(reply.tag));
         }
-        self.take_made();
     }
 
     fn check(&self) {

@@ -22,21 +22,11 @@ fn run(tracker: &mut Tracker, asks: &str, replies: &str) -> Result<String, Desyn
                 tracker.push_copy_end();
                 continue;
             }
-            '1' => {
-                tracker.push_synth(Synth::ParseComplete(token));
-                continue;
-            }
             other => panic!("no ask {other}"),
         };
         tracker.push(ask, owner);
     }
     let mut out = String::new();
-    let drain = |tracker: &mut Tracker, out: &mut String| {
-        while tracker.next_synth().is_some() {
-            out.push('+');
-        }
-    };
-    drain(tracker, &mut out);
     let mut chars = replies.chars().peekable();
     while let Some(tag) = chars.next() {
         let status =
@@ -45,7 +35,6 @@ fn run(tracker: &mut Tracker, asks: &str, replies: &str) -> Result<String, Desyn
             Fate::Pass => out.push(tag),
             Fate::Swallow => out.push('.'),
         }
-        drain(tracker, &mut out);
     }
     Ok(out)
 }
@@ -152,15 +141,6 @@ fn a_failed_parse_of_ours_is_the_clients_error() {
 }
 
 #[test]
-fn made_replies_keep_their_place() {
-    let mut tracker = Tracker::new();
-    assert_eq!(run(&mut tracker, "1BES", "2DCZI").unwrap(), "+2DCZ");
-    assert_eq!(run(&mut tracker, "PBE1BES", "12DC2DCZI").unwrap(), "12DC+2DCZ");
-    assert_eq!(run(&mut tracker, "PBE1BES", "1EZI").unwrap(), "1EZ");
-    assert!(tracker.is_clean());
-}
-
-#[test]
 fn copy_in_by_query() {
     let mut tracker = Tracker::new();
     run(&mut tracker, "Q", "G").unwrap();
@@ -245,9 +225,4 @@ fn where_a_copy_failed_may_be_in_doubt() {
     assert!(tracker.push_copy_data());
     run(&mut tracker, "", "EZI").unwrap();
     assert!(tracker.is_clean() && tracker.is_in_doubt());
-}
-
-#[test]
-fn a_made_reply_is_not_what_a_copy_consumes() {
-    clean("Q1DS", "GEZIZI");
 }

@@ -34,7 +34,7 @@ impl Engine {
         outs: &mut ClientOuts<'_>,
     ) -> Result<ClientStep, Violation> {
         loop {
-            if self.client_rest.is_some() && !self.forward_rest(buf, outs.server) {
+            if !Rest::relay(&mut self.client_rest, buf, outs.server) {
                 return Ok(ClientStep::More(1));
             }
             let Some(header) = frontend_header(buf.filled())? else {
@@ -214,28 +214,12 @@ impl Engine {
             _ => self.tracker.push_copy_end(),
         };
         self.client_rest = Some(Rest { left: header.len, pass });
-        self.forward_rest(buf, out);
+        Rest::relay(&mut self.client_rest, buf, out);
     }
 
     pub(super) fn forward(&mut self, buf: &mut Buf, out: &mut Out, len: usize) {
         self.client_rest = Some(Rest { left: len, pass: true });
-        self.forward_rest(buf, out);
-    }
-
-    /// Passes on what is there of the current message; says whether that was all of it.
-    fn forward_rest(&mut self, buf: &mut Buf, out: &mut Out) -> bool {
-        let Some(rest) = &mut self.client_rest else { return true };
-        let count = rest.left.min(buf.filled().len());
-        if rest.pass && count > 0 {
-            out.span(buf, count);
-        }
-        buf.consume(count);
-        rest.left -= count;
-        let done = rest.left == 0;
-        if done {
-            self.client_rest = None;
-        }
-        done
+        Rest::relay(&mut self.client_rest, buf, out);
     }
 }
 

@@ -156,5 +156,8 @@ impl Engine {
 fn may_run_on_standby(verdict: &Verdict, boundary: Boundary) -> bool {
     let plain = verdict.tx == TxControl::None && verdict.pin.is_none() && verdict.effect == Effect::None;
     let own = matches!(boundary, Boundary::Terminate | Boundary::Stray) || verdict.statements == 0;
+    if boundary == Boundary::FlushedRun && !own {
+        return false;
+    }
     own || (plain && verdict.hint.is_none() && verdict.access != Access::Write)
 }

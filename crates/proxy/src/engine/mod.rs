@@ -32,6 +32,8 @@ pub use client::ClientOuts;
 pub use scan::{Boundary, HELD_LIMIT, Scan, Unit, scan};
 pub use server::ServerStep;
 
+use crate::buffer::Buf;
+use crate::out::Out;
 use crate::prepared::Prepared;
 use crate::settings::{Parameters, Settings};
 use crate::statements::{ClientStatements, Schema, Statement, StatementCache};
@@ -109,6 +111,24 @@ pub enum ClientStep {
 struct Rest {
     left: usize,
     pass: bool,
+}
+
+impl Rest {
+    /// Passes on or drops what is there of the current message; says whether that was all of it.
+    fn relay(rest: &mut Option<Self>, buf: &mut Buf, out: &mut Out) -> bool {
+        let Some(current) = rest else { return true };
+        let count = current.left.min(buf.filled().len());
+        if current.pass && count > 0 {
+            out.span(buf, count);
+        }
+        buf.consume(count);
+        current.left -= count;
+        let done = current.left == 0;
+        if done {
+            *rest = None;
+        }
+        done
+    }
 }
 
 /// See the module's documentation.

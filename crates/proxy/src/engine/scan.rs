@@ -22,6 +22,8 @@ pub enum Boundary {
     Sync,
     /// Flush: the client wants answers before it goes on.
     Flush,
+    /// Flush behind a statement that is bound: it cannot go elsewhere when the batch goes on with a write.
+    FlushedRun,
     /// FunctionCall.
     FunctionCall,
     /// Terminate.
@@ -59,6 +61,8 @@ struct Walk<'a> {
     /// Statements parsed in this unit, by name.
     parsed: Vec<(&'a [u8], Verdict, bool)>,
     extended: bool,
+    /// How a Flush ends it.
+    flush: Boundary,
 }
 
 /// Reads ahead in `bytes`.
@@ -66,7 +70,8 @@ struct Walk<'a> {
 /// # Errors
 /// Bytes that are no messages of a client.
 pub fn scan(bytes: &[u8], known: &ClientStatements, env: &Env<'_>) -> Result<Scan, Violation> {
-    let mut walk = Walk { verdict: Verdict::empty(), parsed: Vec::new(), extended: false };
+    let mut walk =
+        Walk { verdict: Verdict::empty(), parsed: Vec::new(), extended: false, flush: Boundary::Flush };
     let mut at = 0;
     loop {
         let rest = bytes.get(at..).unwrap_or_default();
@@ -104,7 +109,7 @@ impl<'a> Walk<'a> {
             }
             b'X' => Ok(Some(Boundary::Terminate)),
             b'S' => Ok(Some(Boundary::Sync)),
-            b'H' => Ok(Some(Boundary::Flush)),
+            b'H' => Ok(Some(self.flush)),
             b'd' | b'c' | b'f' if !self.extended => Ok(Some(Boundary::Stray)),
             b'P' => {
                 self.extended = true;
@@ -115,6 +120,7 @@ impl<'a> Walk<'a> {
             }
             b'B' => {
                 self.extended = true;
+                self.flush = Boundary::FlushedRun;
                 self.bind(header, seen, known)
             }
             _ => {

@@ -43,7 +43,7 @@ impl Engine {
         out: &mut Out,
     ) -> Result<ServerStep, Violation> {
         loop {
-            if !relay_rest(&mut self.server_rest, buf, out) {
+            if !Rest::relay(&mut self.server_rest, buf, out) {
                 return Ok(ServerStep::More(1));
             }
             let Some(header) = backend_header(buf.filled())? else { return Ok(ServerStep::More(HEADER_LEN)) };
@@ -63,7 +63,7 @@ impl Engine {
                 watch.transaction();
             }
             self.follow_settings((header.tag, fate, push), message, books);
-            if header.tag == b'E' && self.moving.is_some() {
+            if header.tag == b'E' && self.moving.is_some() && self.tracker.ends_owed() == 1 {
                 self.moving = Some(Moved::Failed);
             }
             if fate == Fate::Pass
@@ -74,7 +74,7 @@ impl Engine {
                 buf.consume(header.len);
             } else {
                 self.server_rest = Some(Rest { left: header.len, pass: fate == Fate::Pass });
-                relay_rest(&mut self.server_rest, buf, out);
+                Rest::relay(&mut self.server_rest, buf, out);
             }
             self.follow_events(books);
             if let Some(error) = failed {
@@ -198,22 +198,6 @@ fn must_be_whole(tag: u8, len: usize) -> bool {
         b'E' | b'N' => len <= ERROR_LIMIT,
         _ => false,
     }
-}
-
-/// Passes on or drops what is there of the current message; says whether that was all of it.
-fn relay_rest(rest: &mut Option<Rest>, buf: &mut Buf, out: &mut Out) -> bool {
-    let Some(current) = rest else { return true };
-    let count = current.left.min(buf.filled().len());
-    if current.pass && count > 0 {
-        out.span(buf, count);
-    }
-    buf.consume(count);
-    current.left -= count;
-    let done = current.left == 0;
-    if done {
-        *rest = None;
-    }
-    done
 }
 
 /// Errors name statements by their name on the server: the client gets its own. False when there is none.

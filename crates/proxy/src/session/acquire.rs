@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use cluster::{Node, NodeId, Observation, Topology};
 use protocol::error::{ClientFacing, PgError};
 use protocol::sqlstate::SqlState;
-use router::{Algorithm, Choice, Isolation, Policy, Reason, Target, TxMode, Verdict, decide};
+use router::{Algorithm, Choice, Target};
 
+use super::unit::says_goodbye;
 use super::{End, Session, hold};
 use crate::backend::Backend;
 use crate::buffer::BUFFER_LEN;
@@ -19,12 +20,11 @@ use crate::fence::Lease;
 use crate::open::{OpenAs, open};
 use crate::pool::{Acquired, Grant, Pool, PoolKey, QuotaLimits, Scope, Waiting};
 use crate::registry::{ClientState, Flag};
-use crate::settings::{Setting, Settings};
 
 /// Nodes that one unit may try before it gives up.
 const MAX_ATTEMPTS: usize = 8;
-/// What a client may send ahead while it waits for a backend (bytes).
-const AHEAD_LIMIT: usize = 4 * BUFFER_LEN;
+/// What a client may send ahead while it waits for a backend, or for answers (bytes).
+pub(super) const AHEAD_LIMIT: usize = 4 * BUFFER_LEN;
 
 /// Why a unit gets no backend; the session goes on.
 #[derive(Debug)]
@@ -149,14 +149,6 @@ impl From<Refusal> for Interrupt {
 }
 
 impl Session {
-    /// Where a unit of that verdict goes.
-    pub(super) fn route(&mut self, verdict: &Verdict) -> (Target, Reason) {
-        let policy = Policy { load_balance: self.config.load().load_balance_mode };
-        let mut view = self.lazy.view();
-        view.mode = default_mode(self.engine.settings()).overlaid(view.mode);
-        decide(verdict, &view, &policy)
-    }
-
     /// A backend for `target`; another node is tried when one cannot be connected to.
     pub(super) async fn acquire(&mut self, target: Target) -> Result<Box<Backend>, Interrupt> {
         self.acquire_except(target, &[]).await
@@ -459,6 +451,8 @@ impl Session {
             let need = self.from_client.filled().len() + 1;
             match self.poll_read_client(cx, need) {
                 Poll::Ready(Ok(true)) => {}
+                // What it has asked for is carried out if it has said goodbye, as by a server.
+                Poll::Ready(Ok(false)) if says_goodbye(self.from_client.filled()) => break,
                 Poll::Ready(Ok(false)) => return Poll::Ready(Err(End::ClientLeft)),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(End::ClientGone(error))),
                 Poll::Pending => break,
@@ -466,21 +460,6 @@ impl Session {
         }
         self.waited_too_long(cx).map_or(Poll::Pending, |end| Poll::Ready(Err(end)))
     }
-}
-
-/// The transaction modes that the client asked for at start-up; SET of them pins.
-fn default_mode(settings: &Settings) -> TxMode {
-    let value = |name| match settings.get(name) {
-        Some(Setting::Value(value)) => Some(value.to_ascii_lowercase()),
-        _ => None,
-    };
-    let isolation = value("default_transaction_isolation").and_then(|value| match value.as_str() {
-        "serializable" => Some(Isolation::Serializable),
-        _ => None,
-    });
-    let read_only = value("default_transaction_read_only");
-    let read_only = read_only.map(|value| matches!(value.as_str(), "on" | "true" | "yes" | "1" | "t" | "y"));
-    TxMode { read_only, isolation, deferrable: None }
 }
 
 /// `None` when `limit` passes first; a limit of zero is none.

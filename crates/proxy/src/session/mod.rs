@@ -19,6 +19,7 @@ mod limits;
 mod local;
 mod parsed;
 mod relay;
+mod route;
 mod settle;
 mod unit;
 

@@ -17,9 +17,10 @@ use protocol::sqlstate::SqlState;
 use router::{Access, PinReason, Reason, Verdict};
 use telemetry::metrics::{Kind, NodeMetrics};
 
-use super::acquire::{Interrupt, Refusal};
+use super::acquire::{AHEAD_LIMIT, Interrupt, Refusal};
 use super::again::Losses;
 use super::deadline::{Doing, Ordinal};
+use super::unit::says_goodbye;
 use super::{End, Session, with_env};
 use crate::backend::Backend;
 use crate::engine::{Boundary, ClientOuts, ClientStep, ServerStep, Unit, Watch};
@@ -128,7 +129,7 @@ impl Session {
     pub(super) async fn forward(&mut self, unit: Unit) -> Result<(), End> {
         let mut losses = Losses::default();
         loop {
-            let (target, reason) = self.route(&unit.verdict);
+            let (target, reason) = self.route(&unit);
             let backend = match self.acquire_except(target, losses.nodes()).await {
                 Ok(backend) => backend,
                 Err(Interrupt::End(end)) => return Err(end),
@@ -217,6 +218,11 @@ impl Session {
             self.give_back(backend).await;
             return Ok(());
         };
+        let goodbye = matches!(end, End::Terminated | End::ClientLeft);
+        if goodbye && self.to_server.is_empty() && self.engine.is_free() {
+            Box::pin(self.give_back(backend)).await;
+            return Err(end);
+        }
         self.to_server.clear();
         let silent = !self.engine.saw_fatal() || self.engine.was_shut_down();
         if matches!(end, End::NodeLost(_)) && silent {
@@ -367,8 +373,11 @@ impl Session {
         if !self.to_server.is_empty() && !self.poll_flush_server(relay, cx)? {
             return Ok(false);
         }
-        if relay.leaving.is_some() || self.must_wait(relay) {
+        if relay.leaving.is_some() {
             return Ok(false);
+        }
+        if self.must_wait(relay) {
+            return self.watch_held(relay, cx);
         }
         relay.held = false;
         if self.from_client.filled().len() < relay.client_need {
@@ -384,6 +393,25 @@ impl Session {
         }
         self.forward_client(relay)?;
         Ok(true)
+    }
+
+    /// Reads ahead of what must wait: a client that is gone shows as the end of its stream, behind all it sent.
+    fn watch_held(&mut self, relay: &mut Relay, cx: &mut Context<'_>) -> Result<bool, End> {
+        while self.from_client.filled().len() < AHEAD_LIMIT {
+            let need = self.from_client.filled().len() + 1;
+            match self.poll_read_client(cx, need) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(true)) => {}
+                // What it has asked for before its goodbye is carried out.
+                Poll::Ready(Ok(false)) if says_goodbye(self.from_client.filled()) => break,
+                Poll::Ready(Ok(false)) => {
+                    relay.leaving = Some(Leaving::EndOfStream);
+                    return Ok(true);
+                }
+                Poll::Ready(Err(error)) => return Err(End::ClientGone(error)),
+            }
+        }
+        Ok(false)
     }
 
     /// Whether what the client sent next must stay where it is. A server that is to be sent COPY data waits

@@ -139,3 +139,15 @@ impl Session {
         self.refuse(unit, &why.to_client());
     }
 }
+
+/// Whether whole messages stand there, the last of which is Terminate.
+pub(super) fn says_goodbye(mut bytes: &[u8]) -> bool {
+    while let Ok(Some(header)) = frontend_header(bytes) {
+        match bytes.get(header.len..) {
+            Some(_) if header.tag == b'X' => return true,
+            Some(rest) => bytes = rest,
+            None => return false,
+        }
+    }
+    false
+}

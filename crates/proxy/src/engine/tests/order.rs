@@ -194,10 +194,15 @@ fn the_unnamed_statement_of_another_client_is_not_bound() {
 #[test]
 fn a_standby_that_refuses_listen_does_not_keep_the_session() {
     let mut pair = Pair::new(true, Verdict::empty());
-    pair.client(&[p("", "SELECT 1"), b(""), e(), message('H', b"")].concat(), 1000);
+    let listen = [p("", "LISTEN x"), b(""), e(), s()].concat();
+    let unit =
+        Unit { len: listen.len(), verdict: Verdict::empty(), boundary: Boundary::Sync, extended: true };
+    pair.engine.bind(true, &unit, vec![q("BEGIN READ ONLY").into()]);
     let [one, two] = [message('1', b""), message('2', b"")];
-    pair.server(&[one.clone(), two.clone(), message('C', b"SELECT 1\0")].concat(), 1000);
-    pair.client(&[p("", "LISTEN x"), b(""), e(), s()].concat(), 1000);
-    pair.server(&[one, two, message('E', b"SERROR\0C25006\0\0"), z('I')].concat(), 1000);
+    pair.client(&listen, 1000);
+    let begun = [message('C', b"BEGIN\0"), z('T')].concat();
+    pair.server(&[begun, one, two, message('E', b"SERROR\0C25006\0\0"), z('E')].concat(), 1000);
+    pair.client(&q("ROLLBACK"), 1000);
+    pair.server(&[message('C', b"ROLLBACK\0"), z('I')].concat(), 1000);
     assert!(pair.engine.pin().is_none() && pair.engine.is_free(), "{:?}", pair.step);
 }
