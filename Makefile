@@ -6,6 +6,8 @@ DIR ?= var/demo
 PORT ?= 9999
 BASE_PORT ?= 5441
 METRICS_PORT ?= 9719
+# `DRIVERS=no` leaves the whole programs of other languages out of `make test`, and what they need.
+DRIVERS ?= yes
 # Options of `make bench`, for example BENCH="--rounds 5 --only select"; see benches/bench.py --help.
 BENCH ?=
 # Seconds per target of `make fuzz`, and its seed (each run prints the one it used).
@@ -13,8 +15,8 @@ FUZZ_SECONDS ?= 10
 FUZZ_SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit lint fmt build bench bench-quick fuzz clean
-.PHONY: need-test build-ci
+.PHONY: help run test drivers unit lint fmt build bench bench-quick fuzz clean
+.PHONY: need-test need-drivers build-ci
 # What is needed comes first, even with -j; cargo is parallel by itself.
 .NOTPARALLEL:
 
@@ -26,13 +28,16 @@ run: ## a primary, two standbys and pgweir on port 9999; Ctrl-C stops all of it 
 	@$(CARGO) build --release -p pgweir
 	@exec target/release/pgweir demo $(DIR) --port $(PORT) --base-port $(BASE_PORT) --metrics-port $(METRICS_PORT)
 
-test: need-test lint build-ci ## everything that must pass: lint, unit, property, tidy and black-box tests
+test: need-test $(if $(filter no,$(DRIVERS)),,need-drivers) lint build-ci ## everything that must pass: lint, unit, property, tidy and black-box tests
 	@PYTHONDONTWRITEBYTECODE=1 python3 -m unittest discover -q -s benches
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-	  $(CARGO) nextest run --workspace --profile ci --cargo-profile ci; \
+	  $(CARGO) nextest run --workspace --profile ci --cargo-profile ci $(if $(filter no,$(DRIVERS)),-E 'not binary(drivers)'); \
 	else \
 	  $(CARGO) test --workspace --profile ci --no-fail-fast; \
 	fi
+
+drivers: need-test need-drivers build-ci ## whole programs and the drivers of other languages through pgweir, as `make test` runs them
+	@$(CARGO) nextest run -p pgweir-tests --test drivers --profile ci --cargo-profile ci
 
 unit: ## only the tests beside the code, in the dev profile
 	@$(CARGO) test --workspace --exclude pgweir-tests
@@ -49,6 +54,10 @@ build: ## the release binary: target/release/pgweir
 
 need-test:
 	@scripts/need.sh test
+
+need-drivers:
+	@scripts/need.sh drivers
+	@tests/drivers/build.sh
 
 build-ci:
 	@$(CARGO) build --profile ci -p pgweir

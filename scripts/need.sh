@@ -1,12 +1,12 @@
 #!/bin/sh
-# Makes sure that what a make target needs is installed: `need.sh run|test|bench [--check]`.
+# Makes sure that what a make target needs is installed: `need.sh run|test|drivers|bench [--check]`.
 #
 # Installs with apt-get when it may (root, or sudo without a password); otherwise, and with --check, says what to
 # install and fails. It changes nothing when everything is there, and never upgrades a package that is there.
 set -eu
 
 minimum=13
-what=${1:?usage: need.sh run|test|bench [--check]}
+what=${1:?usage: need.sh run|test|drivers|bench [--check]}
 mode=${2:-install}
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -43,6 +43,34 @@ has_contrib() {
 missing=
 need() { missing="$missing $1"; }
 
+# need_file PATH PACKAGE, need_library PACKAGE COMMAND...: what the command does not find is missing.
+need_file() { [ -e "$1" ] || need "$2"; }
+need_library() {
+  package=$1
+  shift
+  "$@" >/dev/null 2>&1 || need "$package"
+}
+
+# The languages of the drivers that the tests run, and the libraries that are no packages of a language's own registry.
+need_drivers() {
+  need_library python3-venv python3 -c 'import venv, ensurepip'
+  have node || need nodejs
+  have npm || need npm
+  have javac || need default-jdk-headless
+  need_file /usr/share/java/postgresql.jar libpostgresql-jdbc-java
+  need_file /usr/share/java/HikariCP.jar libhikaricp-java
+  need_file /usr/share/java/slf4j-nop.jar libslf4j-java
+  have go || need golang-go
+  need_file /usr/share/gocode/src/github.com/lib/pq golang-github-lib-pq-dev
+  need_file /usr/share/gocode/src/github.com/jackc/pgx/v4 golang-github-jackc-pgx-v4-dev
+  need_library libdbd-pg-perl perl -MDBD::Pg -e 1
+  have php || need php-cli
+  need_library php-pgsql php -r 'exit(extension_loaded("pdo_pgsql") && extension_loaded("pgsql") ? 0 : 1);'
+  have ruby || need ruby
+  need_library ruby-pg ruby -e 'require "pg"'
+  need_library ruby-activerecord ruby -e 'require "active_record"'
+}
+
 have cargo || { say "cargo is missing: install the Rust toolchain with rustup, then try again"; exit 1; }
 have cc || need gcc
 [ "$(uname -s)" != Linux ] || [ -e /usr/include/stdlib.h ] || need libc6-dev
@@ -51,14 +79,19 @@ have psql || [ -x "$(server_bin)/psql" ] || need postgresql-client
 case $what in
   run) ;;
   test) has_contrib || need postgresql-contrib; have python3 || need python3 ;;
+  drivers) has_contrib || need postgresql-contrib; have python3 || need python3; need_drivers ;;
   bench) have pgbench || [ -x "$(server_bin)/pgbench" ] || need postgresql-contrib; have python3 || need python3 ;;
-  *) say "need.sh: unknown target '$what' (run, test or bench)"; exit 64 ;;
+  *) say "need.sh: unknown target '$what' (run, test, drivers or bench)"; exit 64 ;;
 esac
 [ -n "$missing" ] || exit 0
 
 advise() {
   say "missing:$missing (PostgreSQL $minimum or newer). Install it, then try again:"
   say "  Debian, Ubuntu:  sudo apt-get install$missing"
+  if [ "$what" = drivers ]; then
+    say "Elsewhere these tests are left out with: make test DRIVERS=no"
+    exit 1
+  fi
   say "  Fedora, RHEL:    sudo dnf install postgresql-server postgresql-contrib gcc python3"
   say "  Arch:            sudo pacman -S postgresql gcc python"
   say "  Alpine:          apk add postgresql postgresql-contrib gcc musl-dev python3"

@@ -280,3 +280,22 @@ fn sl_07_startup_values_come_back_after_a_reset_among_others() -> Result<()> {
         Ok(())
     })
 }
+
+/// Rails says it at each connect, and must not be held to a backend for it.
+#[test]
+fn sl_01_standard_strings_that_are_there_do_not_pin() -> Result<()> {
+    let (_cluster, weir) = rig(0, "default_pool_size: 1\nquery_wait_timeout: 2s")?;
+    let mut clients = [weir.client()?, weir.client()?];
+    for client in &mut clients {
+        client.simple("SET standard_conforming_strings = on")?;
+        client.simple("SET SESSION standard_conforming_strings TO 'on'")?;
+        assert_eq!(client.scalar("SHOW standard_conforming_strings")?, "on");
+    }
+    // Another value is the client's own: it keeps its backend, and strings mean to pgweir what they mean there.
+    let [mut first, mut second] = clients;
+    second.simple("SET standard_conforming_strings = off")?;
+    assert_eq!(second.scalar("SELECT 'a\\';b'")?, "a';b");
+    second.terminate()?;
+    assert_eq!(first.scalar("SELECT 'a\\b'")?, "a\\b");
+    Ok(())
+}

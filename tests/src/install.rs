@@ -78,6 +78,16 @@ impl Install {
         Command::new(self.bin.join(program))
     }
 
+    /// `PATH` with PostgreSQL's programs in front, for scripts that call them.
+    ///
+    /// # Errors
+    /// When one of the directories cannot stand in a `PATH`.
+    pub fn path(&self) -> Result<std::ffi::OsString> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let dirs = std::iter::once(self.bin.clone()).chain(std::env::split_paths(&path));
+        Ok(std::env::join_paths(dirs)?)
+    }
+
     /// A command for one of PostgreSQL's programs, as the user that servers run as.
     #[must_use]
     pub fn server(&self, program: &str) -> Command {

@@ -80,6 +80,7 @@ pub fn session_op(sql: &[u8], standard_conforming_strings: bool) -> Option<Sessi
     let mut others = false;
     for statement in statements {
         match change(statement) {
+            _ if standard_conforming_strings && sets_standard_strings(statement) => {}
             Some(change) => changes.extend(change),
             None if leaves_settings_alone(statement) => others = true,
             None => return None,
@@ -89,6 +90,18 @@ pub fn session_op(sql: &[u8], standard_conforming_strings: bool) -> Option<Sessi
     let resets = |change: &Change| matches!(change, Change::Reset { .. } | Change::ResetAll);
     let followed = !others || (!changes.is_empty() && changes.iter().all(resets));
     followed.then_some(SessionOp::Changes(changes))
+}
+
+/// `SET standard_conforming_strings = on`: changes nothing where strings are so. Rails says it at each connect.
+fn sets_standard_strings(tokens: &[Token<'_>]) -> bool {
+    let rest = match tokens {
+        [set, session, rest @ ..] if set.is("set") && session.is("session") => rest,
+        [set, rest @ ..] if set.is("set") => rest,
+        _ => return false,
+    };
+    let [name, sign, value] = rest else { return false };
+    let on = value.is_any(&["on", "true", "yes"]) || matches!(value.text, b"'on'" | b"'true'" | b"1");
+    name.is("standard_conforming_strings") && (sign.is("to") || sign.text == b"=") && on
 }
 
 /// A statement that neither changes settings nor begins or ends what a change would be undone with. Pools send such
@@ -347,6 +360,18 @@ mod tests {
             "app.x",
             "SELECT pg_catalog.set_config('app.x','v',false)",
         );
+    }
+
+    #[test]
+    fn standard_strings_that_are_there_are_no_change() {
+        for sql in [
+            "SET standard_conforming_strings = on",
+            "SET SESSION standard_conforming_strings TO 'on'",
+            "SET standard_conforming_strings = on; SET standard_conforming_strings TO true",
+        ] {
+            assert_eq!(changes(sql), Some(vec![]), "{sql}");
+            assert_eq!(session_op(sql.as_bytes(), false), None, "{sql}");
+        }
     }
 
     #[test]
