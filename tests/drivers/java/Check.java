@@ -137,6 +137,7 @@ public final class Check {
     private static void readsItsWrites() throws Exception {
         try (Connection conn = connect();
                 PreparedStatement insert = conn.prepareStatement("INSERT INTO " + TABLE + " VALUES (?, ?)")) {
+            one(conn, "SELECT set_config('synchronous_commit', 'local', false)");
             for (int n = 1000; n < 1030; n++) {
                 insert.setInt(1, n);
                 insert.setString(2, TAG + "+" + n);
@@ -144,6 +145,7 @@ public final class Check {
                 equal(one(conn, "SELECT word FROM " + TABLE + " WHERE id = ?", n), TAG + "+" + n, "own write");
             }
             try (Statement statement = conn.createStatement()) {
+                statement.execute("RESET synchronous_commit");
                 equal(statement.executeUpdate("DELETE FROM " + TABLE + " WHERE id >= 1000"), 30, "deleted");
             }
         }

@@ -50,7 +50,6 @@ async function drizzle(db, label) {
   equal((await db.select().from(books).where(gte(books.id, 0))).length >= 50, true);
 }
 
-// One connection each: the pools of ORMs read elsewhere than they wrote, and a session is promised its own writes.
 part('shared', 'drizzle over node-postgres', async () => {
   const client = new pg.Client(DSN);
   await client.connect();

@@ -22,11 +22,13 @@ async function client(use, more = {}) {
 part('shared', 'schema', () =>
   client(async (c) => {
     await c.query(`DROP TABLE IF EXISTS ${table}; CREATE TABLE ${table} (id int PRIMARY KEY, word text, doc jsonb)`);
+    await c.query('SET synchronous_commit = local');
     for (const n of range(0, 50)) {
       await c.query(`INSERT INTO ${table} VALUES ($1, $2, $3)`, [n, `${TAG}-${n}`, { n }]);
       const { rows } = await c.query(`SELECT word, doc FROM ${table} WHERE id = $1`, [n]);
       equal(rows, [{ word: `${TAG}-${n}`, doc: { n } }]);
     }
+    await c.query('RESET synchronous_commit');
     const many = await c.query(`INSERT INTO ${table} SELECT n, $1 || '-' || n FROM generate_series(50, 499) n`, [TAG]);
     equal(many.rowCount, 450);
   }));

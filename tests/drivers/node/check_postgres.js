@@ -41,6 +41,7 @@ part('shared', 'many queries in flight on one socket', () =>
 
 part('shared', 'reads its writes', () =>
   connect(async (sql) => {
+    await sql`SET synchronous_commit = local`;
     for (const n of range(1000, 1030)) {
       const [, rows] = await Promise.all([
         sql`INSERT INTO ${sql(table)} VALUES (${n}, ${`${TAG}+${n}`})`,
@@ -48,6 +49,7 @@ part('shared', 'reads its writes', () =>
       ]);
       equal([...rows], [{ word: `${TAG}+${n}` }]);
     }
+    await sql`RESET synchronous_commit`;
     equal((await sql`DELETE FROM ${sql(table)} WHERE id >= 1000`).count, 30);
   }));
 

@@ -38,12 +38,14 @@ sub shared {
     # Prepared once, used over many transactions; by name on the server from the first execute.
     my $insert = $dbh->prepare("INSERT INTO $table (id, word) VALUES (?, ?)");
     my $select = $dbh->prepare("SELECT word FROM $table WHERE id = ?", { pg_prepare_now => 1 });
+    $dbh->do('SET synchronous_commit = local');
     for my $n (0 .. 99) {
         $insert->execute($n, "$tag-$n");
         $select->execute($n);
         equal(($select->fetchrow_array)[0], "$tag-$n", 'own write');
         $select->finish;
     }
+    $dbh->do('RESET synchronous_commit');
     equal($dbh->selectrow_array("SELECT count(*) FROM $table WHERE id = ANY(?)", undef, [ 1, 2, 3 ]), 3, 'array');
     $insert->execute_array({ ArrayTupleStatus => \my @status }, [ 100 .. 199 ], [ map { "$tag-$_" } 100 .. 199 ]);
     equal(scalar(@status), 100, 'batch');

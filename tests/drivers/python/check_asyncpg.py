@@ -59,9 +59,11 @@ async def own_types():
 @part("shared")
 async def reads_its_writes():
     conn = await connect()
+    await conn.execute("SET synchronous_commit = local")
     for n in range(2000, 2030):
         await conn.execute(f"INSERT INTO {TABLE} VALUES ($1, $2)", n, f"{TAG}+{n}")
         equal(await conn.fetchval(f"SELECT word FROM {TABLE} WHERE id = $1", n), f"{TAG}+{n}")
+    await conn.execute("RESET synchronous_commit")
     equal(await conn.execute(f"DELETE FROM {TABLE} WHERE id >= 2000"), "DELETE 30")
     await conn.close()
 

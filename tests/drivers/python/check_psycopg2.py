@@ -37,10 +37,12 @@ def autocommit_reads_its_writes():
     conn = connect()
     conn.autocommit = True
     with conn.cursor() as cur:
+        cur.execute("SET synchronous_commit = local")
         for n in range(1000, 1030):
             cur.execute(f"INSERT INTO {TABLE} (id, word) VALUES (%s, %s)", (n, f"{TAG}+{n}"))
             cur.execute(f"SELECT word FROM {TABLE} WHERE id = %s", (n,))
             equal(cur.fetchone(), (f"{TAG}+{n}",))
+        cur.execute("RESET synchronous_commit")
         cur.execute(f"DELETE FROM {TABLE} WHERE id >= 1000 RETURNING id")
         equal(len(cur.fetchall()), 30)
         cur.execute(f"SELECT count(*) FROM {TABLE}")

@@ -61,9 +61,11 @@ def prepared_by_themselves():
 @part("shared")
 def autocommit_reads_its_writes():
     with connect(autocommit=True) as conn:
+        conn.execute("SET synchronous_commit = local")
         for n in range(1000, 1025):
             conn.execute(f"INSERT INTO {TABLE} VALUES (%s, %s)", (n, f"{TAG}+{n}"))
             equal(conn.execute(f"SELECT word FROM {TABLE} WHERE id = %s", (n,)).fetchone(), (f"{TAG}+{n}",))
+        conn.execute("RESET synchronous_commit")
         equal(conn.execute(f"DELETE FROM {TABLE} WHERE id >= 1000").rowcount, 25)
 
 

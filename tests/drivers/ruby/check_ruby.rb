@@ -26,11 +26,13 @@ def raw_shared
   conn.exec("CREATE TABLE #{TABLE} (id int PRIMARY KEY, word text)")
   conn.prepare('insert', "INSERT INTO #{TABLE} VALUES ($1, $2)")
   conn.prepare('select', "SELECT word FROM #{TABLE} WHERE id = $1")
+  conn.exec('SET synchronous_commit = local')
   60.times do |n|
     conn.exec_prepared('insert', [n, "#{TAG}-#{n}"])
     equal(conn.exec_prepared('select', [n]).getvalue(0, 0), "#{TAG}-#{n}", 'own write')
     equal(conn.exec('SHOW TimeZone').getvalue(0, 0), 'Asia/Tokyo', 'TimeZone')
   end
+  conn.exec('RESET synchronous_commit')
   equal(conn.describe_prepared('select').fname(0), 'word')
   # Names come and go, by SQL.
   20.times do |n|

@@ -45,6 +45,9 @@ SQL
   case $error in *there_pkey*) ;; *) fail "no duplicate key: $error" ;; esac
   $PSQL -q -c "DELETE FROM $schema.here WHERE id >= 1000"
 done
+for n in 1 2 3; do
+  same "without the other server" "$($PSQL -At -c "SELECT count(*) FROM $schema.there WHERE id <= 500")" 500
+done
 same "as other" "$(psql_as_other -At -c "SELECT count(*) FROM $schema.there WHERE id <= 500")" 500
 $PSQL -q -c "DROP SCHEMA $schema CASCADE" -c "DROP SERVER srv_$TAG CASCADE" 2>/dev/null
 echo "ok $TAG"

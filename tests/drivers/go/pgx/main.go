@@ -69,11 +69,15 @@ func schema(conn *pgx.Conn) {
 	count, err := conn.CopyFrom(ctx, pgx.Identifier{table}, []string{"id", "word"}, pgx.CopyFromRows(rows))
 	check(err)
 	equal(count, int64(2000), "rows of COPY")
+	_, err = conn.Exec(ctx, "SET synchronous_commit = local")
+	check(err)
 	for n := 3000; n < 3030; n++ {
 		_, err = conn.Exec(ctx, "INSERT INTO "+table+" VALUES ($1, $2)", n, tag)
 		check(err)
 		equal(text(conn, "SELECT word FROM "+table+" WHERE id = $1", n), tag, "own write")
 	}
+	_, err = conn.Exec(ctx, "RESET synchronous_commit")
+	check(err)
 	done, err := conn.Exec(ctx, "DELETE FROM "+table+" WHERE id >= 3000")
 	check(err)
 	equal(done.RowsAffected(), int64(30), "deleted")

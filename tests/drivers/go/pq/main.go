@@ -75,6 +75,8 @@ func ownWrites(db *sql.DB) {
 	conn, err := db.Conn(ctx)
 	check(err)
 	defer conn.Close()
+	_, err = conn.ExecContext(ctx, "SET synchronous_commit = local")
+	check(err)
 	for n := 1000; n < 1030; n++ {
 		_, err = conn.ExecContext(ctx, "INSERT INTO "+table+" VALUES ($1, $2)", n, tag)
 		check(err)
@@ -82,6 +84,8 @@ func ownWrites(db *sql.DB) {
 		check(conn.QueryRowContext(ctx, "SELECT word FROM "+table+" WHERE id = $1", n).Scan(&word))
 		equal(word, tag, "own write")
 	}
+	_, err = conn.ExecContext(ctx, "RESET synchronous_commit")
+	check(err)
 	done, err := conn.ExecContext(ctx, "DELETE FROM "+table+" WHERE id >= 1000")
 	check(err)
 	rows, _ := done.RowsAffected()

@@ -83,6 +83,7 @@ impl Program {
         let update = format!("UPDATE {table} SET word = 'x' WHERE id = $1");
         let insert = format!("INSERT INTO {table} VALUES ($1, 'again')");
         let select = format!("SELECT word FROM {table} WHERE id = $1");
+        client.execute("SET synchronous_commit = local").await?;
         for n in 0..10_i32 {
             let mut tx = client.begin().await?;
             sqlx::query(text(update.clone())).bind(n).execute(&mut *tx).await?;

@@ -97,6 +97,7 @@ impl Program {
     async fn own_writes(&self) -> Result<()> {
         let client = self.client().await?;
         let table = &self.table;
+        client.batch_execute("SET synchronous_commit = local").await?;
         for n in 1000..1030_i32 {
             client
                 .execute(&format!("INSERT INTO {table} (id, word) VALUES ($1, $2)"), &[&n, &self.tag])
@@ -104,6 +105,7 @@ impl Program {
             let row = client.query_one(&format!("SELECT word FROM {table} WHERE id = $1"), &[&n]).await?;
             ensure!(row.get::<_, String>(0) == self.tag, "own write");
         }
+        client.batch_execute("RESET synchronous_commit").await?;
         let gone = client.execute(&format!("DELETE FROM {table} WHERE id >= 1000"), &[]).await?;
         ensure!(gone == 30, "deleted {gone}");
         Ok(())
