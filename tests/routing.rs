@@ -1,8 +1,7 @@
 //! Where statements go: writes and everything not understood to the primary, reads to standbys.
 //!
 //! Weight 0 on the primary makes a read there visible, and the server logs make a write on a standby
-//! visible even when it succeeds silently. What needs the catalog (views, operators and casts over
-//! volatile functions) is not here yet.
+//! visible even when it succeeds silently. What needs the catalog is in catalog.rs.
 
 use anyhow::{Result, ensure};
 use harness::{Cluster, Pgweir, RawClient, WHERE, msgs, rig};
@@ -25,7 +24,7 @@ GRANT ALL ON sq TO bench";
 
 fn prepared_rig() -> Result<(Cluster, Pgweir)> {
     // Where a read goes does not depend on what the session has just written.
-    let (cluster, weir) = rig(1, "consistency: eventual")?;
+    let (cluster, weir) = rig(1, "consistency: eventual\nwrite_function_list: [lies]")?;
     cluster.setup(SCHEMA)?;
     Ok((cluster, weir))
 }

@@ -31,7 +31,7 @@ pub use effective::{HealthCheck, Row};
 pub use error::{ConfigError, ConfigErrors, Warning};
 pub use key::{Effect, Key, Status};
 pub use load::{load, parse};
-pub use pattern::{Pattern, Redirect, Target};
+pub use pattern::{Matcher, Pattern, Redirect, Target as RedirectTarget};
 pub use plan::{Change, NodeChange, Plan};
 pub use render::{reference, sample};
 pub use sections::{

@@ -26,6 +26,34 @@ impl Pattern {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Matches names: the whole of one, without regard to case. `None` only if it does not compile.
+    #[must_use]
+    pub fn whole(&self) -> Option<Matcher> {
+        Matcher::new(&format!("^(?:{})$", self.0))
+    }
+
+    /// Matches texts that hold it anywhere, without regard to case, line breaks included.
+    #[must_use]
+    pub fn anywhere(&self) -> Option<Matcher> {
+        Matcher::new(&self.0)
+    }
+}
+
+/// A compiled [`Pattern`].
+#[derive(Debug, Clone)]
+pub struct Matcher(Regex);
+
+impl Matcher {
+    fn new(text: &str) -> Option<Self> {
+        compile(&format!("(?is:{text})")).ok().map(Self)
+    }
+
+    /// Whether `text` fits.
+    #[must_use]
+    pub fn is_match(&self, text: &str) -> bool {
+        self.0.is_match(text)
+    }
 }
 
 impl Value for Pattern {

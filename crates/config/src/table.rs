@@ -182,8 +182,10 @@ table! {
         statement_level_load_balance: bool, Limits::none(), "on", Reload, Active;
         /// Whether reads before the first write of a READ COMMITTED transaction may go to a standby.
         transaction_load_balance: bool, Limits::none(), "off", Reload, Reserved;
-        /// What a write does to the reads that follow it.
-        disable_load_balance_on_write: DisableLoadBalanceOnWrite, Limits::none(), "transaction", Reload, Reserved;
+        /// What a write does to the reads that follow it. `transaction` (and `off`, which is the same here): those
+        /// of its transaction stay on the primary; `trans_transaction`: once an explicit transaction has written, so
+        /// do those of all explicit transactions of the session that follow; `always`: so do all of the session.
+        disable_load_balance_on_write: DisableLoadBalanceOnWrite, Limits::none(), "transaction", Reload, Active;
         /// How old a read may be. `read_your_writes`: a session reads from a standby only what is not older than
         /// its own last write; `eventual`: whatever the standby has.
         consistency: Consistency, Limits::none(), "read_your_writes", Reload, Active;
@@ -193,19 +195,24 @@ table! {
         delay_threshold_by_time: Option<Duration>, Limits::of(Milliseconds, 1, DAY).off(Off::Zero), "0", Reload, Reserved;
         /// Whether a standby that lags too much is replaced by a better standby rather than the primary.
         prefer_lower_delay_standby: bool, Limits::none(), "off", Reload, Reserved;
-        /// Functions that only read: names or regular expressions, schema-qualified or not.
-        read_only_function_list: Vec<Pattern>, Limits::none(), "[]", Reload, Reserved;
-        /// Functions that write: names or regular expressions, schema-qualified or not.
-        write_function_list: Vec<Pattern>, Limits::none(), "[]", Reload, Reserved;
-        /// Regular expressions; statements that match go to the primary.
-        primary_routing_query_pattern_list: Vec<Pattern>, Limits::none(), "[]", Reload, Reserved;
-        /// Where reads go by database: `"pattern:primary"`, `"pattern:standby"`, `"pattern:2"`,
-        /// `"pattern:standby(0.3)"`.
-        database_redirect_preference_list: Vec<Redirect>, Limits::none(), "[]", Reload, Reserved;
-        /// The same by application name.
-        app_name_redirect_preference_list: Vec<Redirect>, Limits::none(), "[]", Reload, Reserved;
-        /// The same by user.
-        user_redirect_preference_list: Vec<Redirect>, Limits::none(), "[]", Reload, Reserved;
+        /// Functions that only read, whatever the catalog says: names or regular expressions for the whole name,
+        /// schema-qualified or not.
+        read_only_function_list: Vec<Pattern>, Limits::none(), "[]", Reload, Active;
+        /// Functions that write, whatever the catalog and the other list say: names or regular expressions for the
+        /// whole name, schema-qualified or not.
+        write_function_list: Vec<Pattern>, Limits::none(), "[]", Reload, Active;
+        /// Regular expressions, without regard to case; statements in whose text one is found go to the primary.
+        primary_routing_query_pattern_list: Vec<Pattern>, Limits::none(), "[]", Reload, Active;
+        /// Where reads go by database: `"pattern:primary"`, `"pattern:standby"`, `"pattern:2"` (that node),
+        /// `"pattern:standby(0.3)"` (three of ten). The pattern is for the whole name; the first that fits counts.
+        database_redirect_preference_list: Vec<Redirect>, Limits::none(), "[]", Reload, Active;
+        /// The same by the application name of the start; goes before the two other lists.
+        app_name_redirect_preference_list: Vec<Redirect>, Limits::none(), "[]", Reload, Active;
+        /// The same by user; goes before the list by database.
+        user_redirect_preference_list: Vec<Redirect>, Limits::none(), "[]", Reload, Active;
+        /// Time between two looks at what a database's catalog says of functions, views, operators and casts; what
+        /// passes through pgweir is noticed at once, what is changed elsewhere this much later.
+        catalog_check_period: Duration, Limits::of(Seconds, 100, HOUR), "5s", Reload, Active;
         /// Whether a routing hint in a leading comment is read.
         allow_sql_comments: bool, Limits::none(), "on", Reload, Active;
         /// Longer statements go to the primary unparsed.

@@ -29,7 +29,7 @@ fn explain(config: &Config, sql: &str, health: Option<&Value>) -> String {
         allow_sql_comments: config.allow_sql_comments,
     };
     let verdict = unpin_followed(classify(sql.as_bytes(), &options), sql.as_bytes(), true);
-    let policy = Policy { load_balance: config.load_balance_mode };
+    let policy = Policy { load_balance: config.load_balance_mode, ..Policy::default() };
     let (target, reason) = decide(&verdict, &TxView::default(), &policy);
     let pin = verdict.pin.map_or("none", |pin| pin.as_str());
     let place = match target {
@@ -39,7 +39,7 @@ fn explain(config: &Config, sql: &str, health: Option<&Value>) -> String {
         },
         Target::Read => format!("read (a node by weight, {})", config.load_balance.as_str()),
         Target::Standby => "standby".to_owned(),
-        Target::Node(id) => name(config, id),
+        Target::Node(id) | Target::Prefer(id) => name(config, id),
         Target::Anywhere => "anywhere (where the session is, or pgweir itself)".to_owned(),
     };
     let fingerprint = fingerprint(sql.as_bytes(), true);

@@ -7,6 +7,7 @@
 pub mod backend;
 pub mod buffer;
 pub mod cancel;
+mod catalog;
 mod client;
 pub mod connect;
 mod connect_log;
@@ -92,7 +93,7 @@ impl Proxy {
         let config = deps.config.load();
         let listeners = listener::bind(&config)?;
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let shared = Arc::new(Shared::new(deps));
+        let shared = Arc::new(Shared::new(deps, control.clone()));
         let workers = Workers::start(config.workers.unwrap_or(cores), &shared).map_err(StartError::Worker)?;
         let workers = Arc::new(workers);
         let accepting = listeners.into_iter().map(|listener| {
@@ -127,6 +128,7 @@ impl Proxy {
     /// The configuration was replaced: limits apply from now on.
     pub fn config_changed(&self) {
         let config = self.shared.deps.config.load();
+        self.shared.catalogs.config_changed(&config);
         for pool in self.pools() {
             // The limits are those of the name that clients use.
             let opened_as = pool.opened_as();

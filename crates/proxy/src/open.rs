@@ -141,7 +141,8 @@ impl Drop for Connecting {
     }
 }
 
-fn connect_options(who: &OpenAs, config: &Config, address: Arc<NodeAddress>) -> ConnectOptions {
+/// How to connect as `who`.
+pub(crate) fn connect_options(who: &OpenAs, config: &Config, address: Arc<NodeAddress>) -> ConnectOptions {
     ConnectOptions {
         address,
         user: who.user.to_string(),

@@ -94,7 +94,7 @@ mod tests {
     use crate::statements::{Statement, StatementCache};
 
     fn statement(cache: &StatementCache, sql: &str) -> Arc<Statement> {
-        cache.intern(format!("{sql}\0\0\0").as_bytes(), Verdict::empty)
+        cache.intern(format!("{sql}\0\0\0").as_bytes(), 0, Verdict::empty)
     }
 
     #[test]

@@ -14,6 +14,7 @@ use telemetry::metrics::{Metrics, NodeMetrics};
 use telemetry::{Published, Tasks};
 
 use crate::buffer::Buffers;
+use crate::catalog::{Catalogs, Knowledge};
 use crate::connect::NodeAddress;
 use crate::connect_log::ConnectLog;
 use crate::greeting::Greetings;
@@ -66,6 +67,7 @@ pub struct Shared {
     pub(crate) loads: Loads,
     pub(crate) registry: Arc<Registry>,
     pub(crate) statements: StatementCache,
+    pub(crate) catalogs: Catalogs,
     pub(crate) greetings: Greetings,
     pub(crate) draining: AtomicBool,
     pub(crate) authenticator: Authenticator,
@@ -77,8 +79,9 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(deps: Deps) -> Self {
+    pub(crate) fn new(deps: Deps, control: Tasks) -> Self {
         Self {
+            catalogs: Catalogs::new(&deps.config.load(), control),
             deps,
             pools: Pools::default(),
             quotas: QuotaBook::default(),
@@ -155,14 +158,20 @@ impl Worker {
             shared,
             tasks,
             buffers: Buffers::default(),
-            classifier: Mutex::new(Classifier::new(VERDICT_CACHE_BYTES)),
+            classifier: Mutex::new(Classifier::with_seed(VERDICT_CACHE_BYTES, rand::random())),
             picker: Mutex::new(Picker::new(rand::random())),
         }
     }
 
     /// What a text is, for a session whose settings are followed from backend to backend.
-    pub(crate) fn classify_followed(&self, sql: &[u8], options: &ParseOptions) -> Verdict {
-        let verdict = self.classifier.lock().classify(sql, options);
+    pub(crate) fn classify_followed(
+        &self,
+        sql: &[u8],
+        options: &ParseOptions,
+        knowledge: &Knowledge,
+    ) -> Verdict {
+        let mut verdict = self.classifier.lock().classify_with(sql, options, &knowledge.view());
+        verdict.by_pattern = knowledge.rules.matches(sql);
         router::unpin_followed(verdict, sql, options.standard_conforming_strings)
     }
 

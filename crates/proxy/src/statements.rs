@@ -37,6 +37,8 @@ pub struct StatementId(u64);
 pub struct Statement {
     id: StatementId,
     verdict: Verdict,
+    /// The last generation of a catalog under which it has that verdict.
+    generation: AtomicU64,
     /// The Parse message behind its name.
     tail: Arc<[u8]>,
     /// The schema under which it was made. Whoever parses the text under another one gets another statement:
@@ -53,10 +55,22 @@ impl Statement {
         self.id
     }
 
-    /// What its text says about itself.
+    /// What its text says about itself, whatever the catalog says: not to be routed by.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         self.verdict
+    }
+
+    /// What its text says about itself under a catalog of that generation; `classify` runs when that is not known.
+    pub fn verdict_under(&self, generation: u64, classify: impl FnOnce(&[u8]) -> Verdict) -> Verdict {
+        if self.generation.load(Ordering::Relaxed) == generation {
+            return self.verdict;
+        }
+        let verdict = classify(self.sql());
+        if verdict == self.verdict {
+            self.generation.store(generation, Ordering::Relaxed);
+        }
+        verdict
     }
 
     /// A server accepted it under that schema.
@@ -139,8 +153,9 @@ impl StatementCache {
         }
     }
 
-    /// The statement of that Parse message's tail; `classify` runs when it is new.
-    pub fn intern(&self, tail: &[u8], classify: impl FnOnce() -> Verdict) -> Arc<Statement> {
+    /// The statement of that Parse message's tail; `classify` runs when it is new, under the catalog of
+    /// `generation`.
+    pub fn intern(&self, tail: &[u8], generation: u64, classify: impl FnOnce() -> Verdict) -> Arc<Statement> {
         let schema = self.schema();
         if let Some(known) = self.interned.lock().by_tail.get(tail).filter(|known| known.schema == schema) {
             return Arc::clone(known);
@@ -151,7 +166,9 @@ impl StatementCache {
         let id = StatementId(interned.next);
         interned.next += 1;
         let accepted = AtomicU64::new(0);
-        let statement = Arc::new(Statement { id, verdict, tail: Arc::clone(&tail), schema, accepted });
+        let generation = AtomicU64::new(generation);
+        let tail_too = Arc::clone(&tail);
+        let statement = Arc::new(Statement { id, verdict, generation, tail: tail_too, schema, accepted });
         if interned.by_tail.insert(Arc::clone(&tail), Arc::clone(&statement)).is_none() {
             interned.bytes += cost(&tail);
             interned.order.push_back(tail);
@@ -474,7 +491,7 @@ mod tests {
     use super::*;
 
     fn statement(cache: &StatementCache, sql: &str) -> Arc<Statement> {
-        cache.intern(format!("{sql}\0\0\0").as_bytes(), Verdict::empty)
+        cache.intern(format!("{sql}\0\0\0").as_bytes(), 0, Verdict::empty)
     }
 
     #[test]
@@ -482,7 +499,7 @@ mod tests {
         let cache = StatementCache::new(10_000);
         let one = statement(&cache, "SELECT 1");
         assert_eq!(one.id(), statement(&cache, "SELECT 1").id());
-        assert_ne!(one.id(), cache.intern(b"SELECT 1\0\0\x01\0\0\0\x17", Verdict::empty).id());
+        assert_ne!(one.id(), cache.intern(b"SELECT 1\0\0\x01\0\0\0\x17", 0, Verdict::empty).id());
         assert_eq!(one.sql(), b"SELECT 1");
         assert_eq!(StatementId::from_name(one.id().name().as_bytes()), Some(one.id()));
     }

@@ -20,20 +20,41 @@ pub enum Target {
     Standby,
     /// That node and no other.
     Node(NodeId),
+    /// That node; balanced like [`Target::Read`] while it cannot serve.
+    Prefer(NodeId),
     /// No preference.
     Anywhere,
 }
 
-/// What the configuration says.
+/// What the configuration and the session say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// `load_balance_mode`; off sends everything to the primary.
     pub load_balance: bool,
+    /// The session came by `read_only_port`: everything is a standby's.
+    pub read_only: bool,
+    /// `SET pgweir.route`.
+    pub route: Option<Hint>,
+    /// Reads stay on the primary, because of what the session has written.
+    pub after_write: bool,
+    /// Where a redirect list sends reads this time.
+    pub redirect: Option<Redirect>,
+}
+
+/// Where a redirect list sends reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Redirect {
+    /// To the primary.
+    Primary,
+    /// To any standby.
+    Standby,
+    /// To that node.
+    Node(NodeId),
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { load_balance: true }
+        Self { load_balance: true, read_only: false, route: None, after_write: false, redirect: None }
     }
 }
 
@@ -47,14 +68,27 @@ pub struct TxView {
     pub mode: TxMode,
 }
 
-/// Where a unit of work goes, and why.
+/// Where a unit of work goes, and why. What stands first here goes before what follows:
 ///
-/// A statement that pins goes to the primary even if it only reads: what follows in the session, writes
-/// included, will have to run on the same backend.
+/// 1. `read_only_port`: a standby, whatever it is.
+/// 2. `load_balance_mode: off`: the primary.
+/// 3. A hint for the primary.
+/// 4. What writes, what belongs to the primary, what pins (what follows in the session, writes included, has to
+///    run on the same backend), SERIALIZABLE, the beginning of a READ WRITE transaction: the primary. Where
+///    something is merely not known, a hint or `SET pgweir.route` for a standby is believed.
+/// 5. A hint for a standby or a node.
+/// 6. `SET pgweir.route`.
+/// 7. `primary_routing_query_pattern_list`.
+/// 8. `disable_load_balance_on_write`.
+/// 9. A redirect list.
+/// 10. Balancing.
 #[must_use]
 pub fn decide(verdict: &Verdict, tx: &TxView, policy: &Policy) -> (Target, Reason) {
     if verdict.effect == Effect::Console {
         return (Target::Anywhere, Reason::Console);
+    }
+    if policy.read_only {
+        return (Target::Standby, Reason::ReadOnlyPort);
     }
     if !policy.load_balance {
         return (Target::Primary, Reason::PrimaryOnly);
@@ -62,7 +96,11 @@ pub fn decide(verdict: &Verdict, tx: &TxView, policy: &Policy) -> (Target, Reaso
     if verdict.hint == Some(Hint::Primary) {
         return (Target::Primary, Reason::Hint);
     }
-    if verdict.access == Access::Write && !may_obey_hint(verdict) {
+    let (wish, wished) = match verdict.hint {
+        Some(hint) => (Some(hint), Reason::Hint),
+        None => (policy.route, Reason::SessionRoute),
+    };
+    if verdict.access == Access::Write && !(is_elsewhere(wish) && verdict.is_in_doubt()) {
         return (Target::Primary, verdict.reason);
     }
     if verdict.pin.is_some() {
@@ -79,19 +117,38 @@ pub fn decide(verdict: &Verdict, tx: &TxView, policy: &Policy) -> (Target, Reaso
     if begins && mode.read_only != Some(true) {
         return (Target::Primary, Reason::TransactionReadWrite);
     }
-    match (verdict.hint, verdict.access) {
-        (Some(Hint::Standby), Access::Read | Access::Write) => (Target::Standby, Reason::Hint),
-        (Some(Hint::Node(node)), Access::Read | Access::Write) => (Target::Node(node), Reason::Hint),
-        (_, Access::Write) => (Target::Primary, verdict.reason),
-        _ if begins => (Target::Read, Reason::TransactionReadOnly),
-        (_, Access::Read) => (Target::Read, verdict.reason),
-        (_, Access::Neutral) => (Target::Anywhere, verdict.reason),
+    if verdict.access == Access::Neutral && !begins {
+        return (Target::Anywhere, verdict.reason);
+    }
+    match wish {
+        Some(Hint::Primary) => return (Target::Primary, wished),
+        Some(Hint::Standby) => return (Target::Standby, wished),
+        Some(Hint::Node(node)) => return (Target::Node(node), wished),
+        None => {}
+    }
+    let reason = if begins { Reason::TransactionReadOnly } else { verdict.reason };
+    balance(verdict.by_pattern, policy, reason)
+}
+
+/// A read that nobody has said anything about.
+fn balance(by_pattern: bool, policy: &Policy, reason: Reason) -> (Target, Reason) {
+    if by_pattern {
+        return (Target::Primary, Reason::QueryPattern);
+    }
+    if policy.after_write {
+        return (Target::Primary, Reason::AfterWrite);
+    }
+    match policy.redirect {
+        Some(Redirect::Primary) => (Target::Primary, Reason::Redirect),
+        Some(Redirect::Standby) => (Target::Standby, Reason::Redirect),
+        Some(Redirect::Node(node)) => (Target::Prefer(node), Reason::Redirect),
+        None => (Target::Read, reason),
     }
 }
 
-/// A hint may overrule what pgweir merely does not know, never what it knows to be a write.
-fn may_obey_hint(verdict: &Verdict) -> bool {
-    matches!(verdict.hint, Some(Hint::Standby | Hint::Node(_))) && verdict.reason == Reason::UnknownFunction
+/// Somebody says that a standby will do.
+fn is_elsewhere(wish: Option<Hint>) -> bool {
+    matches!(wish, Some(Hint::Standby | Hint::Node(_)))
 }
 
 #[cfg(test)]
@@ -115,7 +172,7 @@ mod tests {
         let set = verdict(Access::Neutral, Reason::SessionControl);
         assert_eq!(auto(set), (Target::Anywhere, Reason::SessionControl));
         assert_eq!(auto(Verdict::empty()), (Target::Anywhere, Reason::Empty));
-        let off = Policy { load_balance: false };
+        let off = Policy { load_balance: false, ..Policy::default() };
         assert_eq!(decide(&read, &TxView::default(), &off), (Target::Primary, Reason::PrimaryOnly));
     }
 
@@ -153,6 +210,63 @@ mod tests {
         let back = TxControl::SetTransaction(TxMode { read_only: Some(false), ..TxMode::default() });
         let set = verdict(Access::Neutral, Reason::TransactionControl).with_tx(back);
         assert_eq!(decide(&set, &inside(read_only), &policy).0, Target::Primary);
+    }
+
+    #[test]
+    fn one_precedence() {
+        let read = verdict(Access::Read, Reason::ReadOnlySelect);
+        let everything = Policy {
+            load_balance: true,
+            read_only: true,
+            route: Some(Hint::Node(NodeId(1))),
+            after_write: true,
+            redirect: Some(Redirect::Node(NodeId(2))),
+        };
+        let mut hinted = read.with_hint(Some(Hint::Standby));
+        hinted.by_pattern = true;
+        let at = |verdict: &Verdict, policy: &Policy| decide(verdict, &TxView::default(), policy);
+        // From the first to the last, each one taken away in its turn.
+        assert_eq!(at(&hinted, &everything), (Target::Standby, Reason::ReadOnlyPort));
+        let policy = Policy { read_only: false, ..everything };
+        assert_eq!(
+            at(&hinted, &Policy { load_balance: false, ..policy }),
+            (Target::Primary, Reason::PrimaryOnly)
+        );
+        assert_eq!(at(&hinted, &policy), (Target::Standby, Reason::Hint));
+        let plain = Verdict { hint: None, ..hinted };
+        assert_eq!(at(&plain, &policy), (Target::Node(NodeId(1)), Reason::SessionRoute));
+        let policy = Policy { route: None, ..policy };
+        assert_eq!(at(&plain, &policy), (Target::Primary, Reason::QueryPattern));
+        assert_eq!(at(&read, &policy), (Target::Primary, Reason::AfterWrite));
+        let policy = Policy { after_write: false, ..policy };
+        assert_eq!(at(&read, &policy), (Target::Prefer(NodeId(2)), Reason::Redirect));
+        let policy = Policy { redirect: None, ..policy };
+        assert_eq!(at(&read, &policy), (Target::Read, Reason::ReadOnlySelect));
+    }
+
+    #[test]
+    fn nothing_but_the_read_only_port_moves_a_write() {
+        let write = verdict(Access::Write, Reason::Dml);
+        let doubt = verdict(Access::Write, Reason::UnknownFunction);
+        for route in [None, Some(Hint::Primary), Some(Hint::Standby), Some(Hint::Node(NodeId(1)))] {
+            let policy = Policy { route, redirect: Some(Redirect::Standby), ..Policy::default() };
+            let target = |verdict: &Verdict| decide(verdict, &TxView::default(), &policy).0;
+            assert_eq!(target(&write), Target::Primary);
+            let believed = matches!(route, Some(Hint::Standby | Hint::Node(_)));
+            assert_eq!(target(&doubt) != Target::Primary, believed);
+            let tx = TxView { in_transaction: true, mode: TxMode::default() };
+            let read = verdict(Access::Read, Reason::ReadOnlySelect);
+            assert_eq!(decide(&read, &tx, &policy), (Target::Primary, Reason::TransactionReadWrite));
+        }
+        let policy = Policy { read_only: true, ..Policy::default() };
+        assert_eq!(decide(&write, &TxView::default(), &policy).0, Target::Standby);
+    }
+
+    #[test]
+    fn settings_and_neutral_statements_say_nothing_about_nodes() {
+        let set = verdict(Access::Neutral, Reason::SessionControl);
+        let policy = Policy { route: Some(Hint::Primary), after_write: true, ..Policy::default() };
+        assert_eq!(decide(&set, &TxView::default(), &policy), (Target::Anywhere, Reason::SessionControl));
     }
 
     #[test]

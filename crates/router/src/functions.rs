@@ -16,12 +16,49 @@ pub enum Safety {
     PrimaryOnly,
 }
 
-/// What is known about functions and operators that are not built in. `None` = unknown, hence primary.
+impl Safety {
+    pub(crate) fn primary_if(primary: bool) -> Self {
+        if primary { Self::PrimaryOnly } else { Self::AnyNode }
+    }
+
+    /// The more careful of the two.
+    #[must_use]
+    pub fn worse(self, other: Self) -> Self {
+        Self::primary_if(self == Self::PrimaryOnly || other == Self::PrimaryOnly)
+    }
+}
+
+/// What is known about the database a statement runs in. `None` = unknown, hence primary. Names are as the
+/// catalog has them (folded, unquoted).
 pub trait FunctionCatalog {
-    /// A function of that name; all its overloads count. Names as the catalog has them (folded, unquoted).
+    /// What the configuration says of a function; it goes before all else.
+    fn listed(&self, _schema: Option<&str>, _name: &str) -> Option<Safety> {
+        None
+    }
+    /// A function of that name that is not built in; all its overloads count.
     fn function(&self, schema: Option<&str>, name: &str) -> Option<Safety>;
-    /// An operator of that name.
+    /// An operator of that name that is not built in.
     fn operator(&self, schema: Option<&str>, name: &str) -> Option<Safety>;
+    /// Reading a relation of that name. Without a catalog relations are taken for tables.
+    fn relation(&self, _schema: Option<&str>, _name: &str) -> Option<Safety> {
+        Some(Safety::AnyNode)
+    }
+    /// Whether it knows what there is.
+    fn is_loaded(&self) -> bool {
+        true
+    }
+    /// Converting to a type of that name.
+    fn type_name(&self, _name: &str) -> Safety {
+        Safety::AnyNode
+    }
+    /// `row.name`, which may be a call.
+    fn field(&self, _name: &str) -> Safety {
+        Safety::AnyNode
+    }
+    /// What any read may call with nothing in its text to show for it (implicit casts, `=`).
+    fn hidden(&self) -> Safety {
+        Safety::AnyNode
+    }
     /// Changes whenever an answer may have changed; cached verdicts of another generation are not used.
     fn generation(&self) -> u64;
 }
@@ -72,7 +109,7 @@ pub(crate) fn catalog_name(token: &Token<'_>) -> Vec<u8> {
             }
             name
         }
-        Kind::Word if token.text.is_ascii() => token.text.to_ascii_lowercase(),
+        Kind::Word => token.text.to_ascii_lowercase(),
         _ => token.text.to_vec(),
     }
 }

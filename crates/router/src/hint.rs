@@ -39,7 +39,19 @@ fn parse(comment: &[u8]) -> Option<Hint> {
     if text == "no load balance" {
         return Some(Hint::Primary);
     }
-    match text.strip_prefix("pgweir:")?.trim() {
+    Hint::parse(text.strip_prefix("pgweir:")?)
+}
+
+impl Hint {
+    /// `primary`, `standby` or `node=N`: what a hint and `SET pgweir.route` say.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        parse_target(text.trim().to_ascii_lowercase().as_str())
+    }
+}
+
+fn parse_target(text: &str) -> Option<Hint> {
+    match text {
         "primary" => Some(Hint::Primary),
         "standby" => Some(Hint::Standby),
         other => {

@@ -16,6 +16,7 @@
 
 mod builtins;
 pub mod cache;
+pub mod catalog;
 pub mod classify;
 pub mod decide;
 pub mod explain;
@@ -36,14 +37,15 @@ mod transaction;
 pub mod verdict;
 
 pub use cache::Classifier;
+pub use catalog::{Builder, Catalog, ListedFunctions, Loaded, Object, Origin};
 pub use classify::{ParseOptions, classify, classify_with};
-pub use decide::{Policy, Target, TxView, decide};
+pub use decide::{Policy, Redirect, Target, TxView, decide};
 pub use explain::{Explanation, explain};
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use functions::{FunctionCatalog, NoCatalog, Safety};
 pub use pick::{Algorithm, Choice, Loads, PeakEwma, Picker};
 pub use reason::Reason;
-pub use setting::{Change, SessionOp, session_op, unpin_followed};
+pub use setting::{Change, SessionOp, local_value, session_op, setting_value, unpin_followed};
 pub use verdict::{
-    Access, Effect, Hint, Isolation, Misroute, PinReason, StatementKind, TxControl, TxMode, Verdict,
+    Access, Changes, Effect, Hint, Isolation, Misroute, PinReason, StatementKind, TxControl, TxMode, Verdict,
 };

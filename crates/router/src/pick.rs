@@ -100,6 +100,10 @@ impl Picker {
         match choice.target {
             Target::Primary => primary.map(|node| node.id),
             Target::Node(id) => topology.node(id).filter(allowed).map(|node| node.id),
+            Target::Prefer(id) => match topology.node(id).filter(allowed) {
+                Some(node) => Some(node.id),
+                None => self.pick(topology, &Choice { target: Target::Read, ..*choice }, loads),
+            },
             Target::Anywhere => primary.or_else(|| readers(topology).find(allowed)).map(|node| node.id),
             Target::Read => self
                 .balance(readers(topology).filter(allowed).map(weighed), choice, loads)

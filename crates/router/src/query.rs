@@ -82,12 +82,17 @@ fn parse(tokens: &[Token<'_>], scan: &Scan<'_>, catalog: &dyn FunctionCatalog) -
     let [Statement::Query(query)] = statements.as_slice() else {
         return Err(Reason::Unparsed);
     };
-    let mut walk = Walk { catalog, listed: Vec::new() };
+    let mut walk = Walk { catalog, listed: Vec::new(), ctes: Vec::new(), unknown: Vec::new() };
     if let ControlFlow::Break(reason) = query.visit(&mut walk) {
         return Err(reason);
     }
     let is_list = |token: &Token<'_>| walk.listed.iter().any(|ident| names(ident, token));
-    if scan.unknown.iter().all(is_list) { Ok(()) } else { Err(Reason::UnknownFunction) }
+    if !scan.unknown.iter().all(is_list) {
+        return Err(Reason::UnknownFunction);
+    }
+    // A name that the catalog knows is taken for what it is there, even where a WITH hides it.
+    let is_cte = |name: &String| walk.ctes.contains(name);
+    if walk.unknown.iter().all(is_cte) { Ok(()) } else { Err(Reason::UnknownRelation) }
 }
 
 /// May make the tree deeper by one.
@@ -156,7 +161,12 @@ pub(crate) fn canonical(tokens: &[Token<'_>]) -> String {
                 text.extend(token.text.iter().map(|byte| char::from(byte.to_ascii_lowercase())));
             }
             // A word with other letters is never a keyword.
-            Kind::Word | Kind::Quoted => {
+            Kind::Word => {
+                text.push('"');
+                text.push_str(&String::from_utf8_lossy(&token.text.to_ascii_lowercase()));
+                text.push('"');
+            }
+            Kind::Quoted => {
                 text.push('"');
                 text.push_str(&String::from_utf8_lossy(token.text));
                 text.push('"');
@@ -172,6 +182,10 @@ pub(crate) fn canonical(tokens: &[Token<'_>]) -> String {
 struct Walk<'c> {
     catalog: &'c dyn FunctionCatalog,
     listed: Vec<Ident>,
+    /// What WITH names.
+    ctes: Vec<String>,
+    /// Relations without a schema that the catalog does not know.
+    unknown: Vec<String>,
 }
 
 impl Walk<'_> {
@@ -197,10 +211,33 @@ impl Walk<'_> {
         }
     }
 
+    /// A relation that is read.
+    fn relation(&mut self, name: &ObjectName) -> ControlFlow<Reason> {
+        let parts: Option<Vec<&Ident>> = name.0.iter().map(ObjectNamePart::as_ident).collect();
+        let known = match parts.as_deref() {
+            Some([table]) => self.catalog.relation(None, &table.value),
+            Some([schema, table] | [_, schema, table]) => {
+                self.catalog.relation(Some(&schema.value), &table.value)
+            }
+            _ => None,
+        };
+        match (known, parts.as_deref()) {
+            (Some(Safety::AnyNode), _) => ControlFlow::Continue(()),
+            (Some(Safety::PrimaryOnly), _) => ControlFlow::Break(Reason::PrimaryRelation),
+            (None, Some([table])) => {
+                self.unknown.push(table.value.clone());
+                ControlFlow::Continue(())
+            }
+            (None, _) => ControlFlow::Break(Reason::UnknownRelation),
+        }
+    }
+
     fn lookup(&self, schema: Option<&Ident>, function: &Ident) -> Option<Safety> {
         let in_catalog = schema.is_none_or(|schema| schema.value == "pg_catalog");
-        functions::builtin(function.value.as_bytes())
-            .filter(|_| in_catalog)
+        let schema_name = schema.map(|schema| schema.value.as_str());
+        self.catalog
+            .listed(schema_name, &function.value)
+            .or_else(|| functions::builtin(function.value.as_bytes()).filter(|_| in_catalog))
             .or_else(|| self.catalog.function(schema.map(|schema| schema.value.as_str()), &function.value))
             .or_else(|| (schema.is_none() && is_special(function)).then_some(Safety::AnyNode))
     }
@@ -225,6 +262,7 @@ impl Visitor for Walk<'_> {
         }
         for cte in query.with.iter().flat_map(|with| &with.cte_tables) {
             self.alias(&cte.alias);
+            self.ctes.push(cte.alias.name.value.clone());
         }
         match *query.body {
             SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) => {
@@ -261,6 +299,7 @@ impl Visitor for Walk<'_> {
             TableFactor::Table { name, args: Some(_), .. } | TableFactor::Function { name, .. } => {
                 self.call(name)
             }
+            TableFactor::Table { name, .. } => self.relation(name),
             _ => ControlFlow::Continue(()),
         }
     }

@@ -44,6 +44,12 @@ reasons! {
     VolatileFunction => "volatile_function",
     /// It calls a function or operator that is not built in, and nothing is known about it.
     UnknownFunction => "unknown_function",
+    /// It reads a view over a function that writes, an unlogged or a foreign table, or a view that locks rows.
+    PrimaryRelation => "primary_relation",
+    /// It reads a relation of which nothing is known yet.
+    UnknownRelation => "unknown_relation",
+    /// `write_function_list` names a function that it calls.
+    FunctionList => "function_list",
     /// A string of several statements, at least one of which belongs to the primary.
     MultiStatementWrite => "multi_statement_write",
     /// A batch that is flushed and not ended: what it goes on with may be a write.
@@ -72,6 +78,16 @@ reasons! {
     NoStandby => "no_standby",
     /// A leading comment says so.
     Hint => "hint",
+    /// `SET pgweir.route` says so.
+    SessionRoute => "session_route",
+    /// `primary_routing_query_pattern_list` has a pattern for it.
+    QueryPattern => "query_pattern",
+    /// A redirect list sends the database, the application or the user there.
+    Redirect => "redirect",
+    /// The session has written, and `disable_load_balance_on_write` keeps its reads on the primary.
+    AfterWrite => "after_write",
+    /// It came by `read_only_port`.
+    ReadOnlyPort => "read_only_port",
     /// Load balancing is off.
     PrimaryOnly => "primary_only",
 }

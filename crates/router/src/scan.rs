@@ -27,12 +27,17 @@ impl<'a> Scan<'a> {
     /// Looks at the tokens of one statement.
     pub(crate) fn of(tokens: &[Token<'a>], catalog: &dyn FunctionCatalog) -> Self {
         let mut scan = Self::default();
+        if catalog.hidden() == Safety::PrimaryOnly {
+            scan.send_to_primary(Reason::VolatileFunction);
+        }
         for (at, token) in tokens.iter().enumerate() {
             match token.kind {
                 Kind::Word | Kind::Quoted => {
                     let opens = tokens.get(at + 1).is_some_and(|next| next.is_punct("("));
                     if opens {
                         scan.call(tokens, at, catalog);
+                    } else {
+                        scan.name(tokens, at, catalog);
                     }
                     if token.kind == Kind::Word {
                         scan.clause(tokens, at);
@@ -58,24 +63,35 @@ impl<'a> Scan<'a> {
         let Some(token) = tokens.get(at) else { return };
         let qualified = before(tokens, at, 1).is_some_and(|dot| dot.is_punct("."));
         if !qualified && functions::is_syntax(token) {
-            self.operator_syntax(tokens, at);
+            self.operator_syntax(tokens, at, catalog);
             return;
         }
         let name = functions::catalog_name(token);
         let schema = before(tokens, at, 2).filter(|_| qualified);
         let longer = qualified && before(tokens, at, 3).is_some_and(|dot| dot.is_punct("."));
         let in_catalog = schema.is_none_or(|schema| functions::catalog_name(schema) == b"pg_catalog");
-        match functions::builtin(&name).filter(|_| in_catalog && !longer) {
-            Some(safety) => self.builtin(tokens, at, &name, safety),
-            None if longer => self.send_to_primary(Reason::UnknownFunction),
-            None => self.ask(catalog, schema, token, &name),
+        let builtin = functions::builtin(&name).filter(|_| in_catalog && !longer);
+        if builtin.is_some() {
+            self.leaves(tokens, at, &name);
+        }
+        let known = Known::of(catalog, schema, &name);
+        match (known.listed.filter(|_| !longer), builtin) {
+            (Some(Safety::AnyNode), _) => {}
+            (Some(Safety::PrimaryOnly), _) => self.send_to_primary(Reason::FunctionList),
+            (None, Some(safety)) => {
+                // A function of a user's may have the name of a built-in one, and fit the arguments better.
+                let other = known.function.filter(|_| !qualified).unwrap_or(Safety::AnyNode);
+                if safety.worse(other) == Safety::PrimaryOnly {
+                    self.send_to_primary(Reason::VolatileFunction);
+                }
+            }
+            (None, None) if longer => self.send_to_primary(Reason::UnknownFunction),
+            (None, None) => self.not_built_in(schema, token, known.function),
         }
     }
 
-    fn builtin(&mut self, tokens: &[Token<'a>], at: usize, name: &[u8], safety: Safety) {
-        if safety == Safety::PrimaryOnly {
-            self.send_to_primary(Reason::VolatileFunction);
-        }
+    /// What a built-in leaves in the session or on the node it runs on.
+    fn leaves(&mut self, tokens: &[Token<'a>], at: usize, name: &[u8]) {
         let (pin, misroute) = match name {
             b"set_config" if ends_in_true(tokens, at) => (None, Misroute::Refused),
             b"set_config" => (Some(PinReason::SessionSetting), Misroute::Silent),
@@ -85,20 +101,8 @@ impl<'a> Scan<'a> {
         self.misroute = self.misroute.or(misroute);
     }
 
-    /// A function that is not built in. Names that are not UTF-8 are nobody's but the server's.
-    fn ask(
-        &mut self,
-        catalog: &dyn FunctionCatalog,
-        schema: Option<&Token<'a>>,
-        token: &Token<'a>,
-        name: &[u8],
-    ) {
-        let schema_name = schema.map(functions::catalog_name);
-        let schema_text = schema_name.as_deref().map(std::str::from_utf8);
-        let known = match (std::str::from_utf8(name), schema_text.transpose()) {
-            (Ok(name), Ok(schema)) => catalog.function(schema, name),
-            _ => None,
-        };
+    /// A function that is not built in.
+    fn not_built_in(&mut self, schema: Option<&Token<'a>>, token: &Token<'a>, known: Option<Safety>) {
         match known {
             Some(Safety::AnyNode) => {}
             Some(Safety::PrimaryOnly) => self.send_to_primary(Reason::VolatileFunction),
@@ -107,24 +111,41 @@ impl<'a> Scan<'a> {
         }
     }
 
+    /// A name that is not called: a type whose conversions call something, or a function behind a dot.
+    fn name(&mut self, tokens: &[Token<'a>], at: usize, catalog: &dyn FunctionCatalog) {
+        let Some(token) = tokens.get(at) else { return };
+        let name = functions::catalog_name(token);
+        let Ok(name) = std::str::from_utf8(&name) else { return };
+        let after_dot = before(tokens, at, 1).is_some_and(|dot| dot.is_punct("."));
+        let field = if after_dot { catalog.field(name) } else { Safety::AnyNode };
+        if catalog.type_name(name).worse(field) == Safety::PrimaryOnly {
+            self.send_to_primary(Reason::VolatileFunction);
+        }
+    }
+
     /// `OPERATOR(schema.op)`: only `pg_catalog`'s are built in.
-    fn operator_syntax(&mut self, tokens: &[Token<'a>], at: usize) {
+    fn operator_syntax(&mut self, tokens: &[Token<'a>], at: usize, catalog: &dyn FunctionCatalog) {
         let is_operator = tokens.get(at).is_some_and(|token| token.is("operator"));
         let qualified = tokens.get(at + 3).is_some_and(|dot| dot.is_punct("."));
         let foreign =
             tokens.get(at + 2).is_some_and(|schema| functions::catalog_name(schema) != b"pg_catalog");
+        // Those of other schemas are asked for by name alone, which counts the worst; what pg_catalog does not
+        // have must be known.
         if is_operator && qualified && foreign {
-            self.send_to_primary(Reason::UnknownFunction);
+            let name = tokens.get(at + 4).and_then(|operator| std::str::from_utf8(operator.text).ok());
+            if name.and_then(|name| catalog.operator(None, name)) != Some(Safety::AnyNode) {
+                self.send_to_primary(Reason::UnknownFunction);
+            }
         }
     }
 
     fn operator(&mut self, token: &Token<'a>, catalog: &dyn FunctionCatalog) {
-        if functions::is_builtin_operator(token.text) {
-            return;
-        }
-        let known = std::str::from_utf8(token.text).ok().and_then(|name| catalog.operator(None, name));
+        // The server's name of `!=`.
+        let name = if token.text == b"!=" { b"<>" } else { token.text };
+        let known = std::str::from_utf8(name).ok().and_then(|name| catalog.operator(None, name));
         match known {
             Some(Safety::AnyNode) => {}
+            None if functions::is_builtin_operator(token.text) => {}
             Some(Safety::PrimaryOnly) => self.send_to_primary(Reason::VolatileFunction),
             None => self.send_to_primary(Reason::UnknownFunction),
         }
@@ -155,6 +176,24 @@ impl<'a> Scan<'a> {
         self.send_to_primary(Reason::Unparsed);
         if tokens.get(at + 1).is_some_and(|next| next.is_punct("(")) {
             self.pin = self.pin.or(Some(PinReason::Unknown));
+        }
+    }
+}
+
+/// What the catalog and the lists know about a function. Names that are not UTF-8 are nobody's but the server's.
+struct Known {
+    listed: Option<Safety>,
+    function: Option<Safety>,
+}
+
+impl Known {
+    fn of(catalog: &dyn FunctionCatalog, schema: Option<&Token<'_>>, name: &[u8]) -> Self {
+        let schema = schema.map(functions::catalog_name);
+        match (std::str::from_utf8(name), schema.as_deref().map(std::str::from_utf8).transpose()) {
+            (Ok(name), Ok(schema)) => {
+                Self { listed: catalog.listed(schema, name), function: catalog.function(schema, name) }
+            }
+            _ => Self { listed: None, function: None },
         }
     }
 }

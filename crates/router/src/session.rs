@@ -3,7 +3,7 @@
 use crate::lexer::Token;
 use crate::reason::Reason;
 use crate::transaction;
-use crate::verdict::{Access, Effect, PinReason, StatementKind, Verdict};
+use crate::verdict::{Access, Effect, PinReason, StatementKind, TxControl, Verdict};
 
 fn neutral() -> Verdict {
     Verdict::new(Access::Neutral, StatementKind::Other, Reason::SessionControl)
@@ -42,7 +42,23 @@ pub(crate) fn set(rest: &[Token<'_>]) -> Verdict {
     if let Some(verdict) = assigned.and_then(|value| transaction::setting(name, value)) {
         return verdict;
     }
-    neutral().with_pin((!local).then_some(PinReason::SessionSetting))
+    let verdict = neutral().with_pin((!local).then_some(PinReason::SessionSetting));
+    // What follows goes by other rules, so it must wait for this.
+    if decides(name, value) { verdict.with_tx(TxControl::Mixed) } else { verdict }
+}
+
+/// The setting is one that statements are routed by: `default_transaction_*`, `pgweir.*`, or
+/// SET SESSION CHARACTERISTICS.
+fn decides(name: &Token<'_>, value: &[Token<'_>]) -> bool {
+    const OURS: &[u8] = b"pgweir";
+    const DEFAULTS: &[u8] = b"default_transaction_";
+    let begins =
+        |start: &[u8]| name.text.get(..start.len()).is_some_and(|text| text.eq_ignore_ascii_case(start));
+    let ours = name.text.len() == OURS.len() && begins(OURS);
+    name.is_name()
+        && (begins(DEFAULTS)
+            || name.is("characteristics")
+            || (ours && value.first().is_some_and(|dot| dot.is_punct("."))))
 }
 
 fn is_assignment(token: &Token<'_>) -> bool {

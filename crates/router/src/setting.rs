@@ -46,10 +46,7 @@ const MAX_STATEMENTS: usize = 64;
 /// Longer strings are not taken apart (bytes).
 const MAX_LEN: usize = 16 * 1024;
 /// Parameters that change how pgweir itself reads or routes what follows, or that are no settings at all.
-const NOT_REPEATED: [&str; 9] = [
-    "default_transaction_deferrable",
-    "default_transaction_isolation",
-    "default_transaction_read_only",
+const NOT_REPEATED: [&str; 6] = [
     "seed",
     "standard_conforming_strings",
     "transaction_deferrable",
@@ -79,11 +76,12 @@ pub fn session_op(sql: &[u8], standard_conforming_strings: bool) -> Option<Sessi
     let mut changes = Vec::new();
     let mut others = false;
     for statement in statements {
-        match change(statement) {
+        match (characteristics(statement), change(statement)) {
             _ if standard_conforming_strings && sets_standard_strings(statement) => {}
-            Some(change) => changes.extend(change),
-            None if leaves_settings_alone(statement) => others = true,
-            None => return None,
+            (Some(modes), _) => changes.extend(modes),
+            (None, Some(change)) => changes.extend(change),
+            (None, None) if leaves_settings_alone(statement) => others = true,
+            (None, None) => return None,
         }
     }
     // A SET among others pins, as before it was taken apart; a RESET among them pins nothing, and must be followed.
@@ -128,6 +126,49 @@ fn leaves_settings_alone(tokens: &[Token<'_>]) -> bool {
     ];
     !tokens.iter().any(|token| token.is("set_config"))
         && tokens.first().is_some_and(|first| first.is_name() && !first.is_any(&OTHERWISE))
+}
+
+/// The text of the value that a followed statement gives to its parameter: what stands behind the sign, or
+/// `set_config`'s second argument; `None` when it is not one literal or word.
+#[must_use]
+pub fn setting_value(statement: &str) -> Option<String> {
+    let tokens: Vec<Token<'_>> = Lexer::new(statement.as_bytes(), true).collect();
+    if tokens.first()?.is("select") {
+        let comma = tokens.iter().position(|token| token.is_punct(","))?;
+        return text_of(tokens.get(comma + 1)?);
+    }
+    let sign = tokens.iter().position(|token| token.is("to") || token.text == b"=")?;
+    let value = tokens.get(sign + 1..)?;
+    match value {
+        [one] => text_of(one),
+        _ => None,
+    }
+}
+
+/// The value that `SET LOCAL name = value` gives to the parameter `name` (in lower case).
+#[must_use]
+pub fn local_value(sql: &[u8], name: &str) -> Option<String> {
+    let tokens: Vec<Token<'_>> = Lexer::new(sql, true).take(16).collect();
+    let tokens = tokens.split(|token| token.is_punct(";")).next()?;
+    let [set, local, rest @ ..] = tokens else { return None };
+    if !(set.is("set") && local.is("local")) {
+        return None;
+    }
+    let sign = rest.iter().position(|token| token.is("to") || token.text == b"=")?;
+    match (parameter(rest.get(..sign)?)? == name, rest.get(sign + 1..)?) {
+        (true, [value]) => text_of(value),
+        _ => None,
+    }
+}
+
+/// A word, or what a plain string holds.
+fn text_of(token: &Token<'_>) -> Option<String> {
+    let text = std::str::from_utf8(token.text).ok()?;
+    match token.kind {
+        Kind::Word | Kind::Quoted | Kind::Number => Some(text.to_owned()),
+        Kind::String => Some(text.strip_prefix('\'')?.strip_suffix('\'')?.replace("''", "'")),
+        _ => None,
+    }
 }
 
 /// A change of settings that can be repeated on any backend does not pin the session to one.
@@ -201,6 +242,28 @@ fn change(tokens: &[Token<'_>]) -> Option<Option<Change>> {
         Some((scope, after)) if scope.is("session") => assignment(tokens, after).map(Some),
         _ => assignment(tokens, rest).map(Some),
     }
+}
+
+/// `SET SESSION CHARACTERISTICS AS TRANSACTION modes`: the defaults of transactions by another name.
+fn characteristics(tokens: &[Token<'_>]) -> Option<Vec<Change>> {
+    let [set, session, characteristics, as_, transaction, modes @ ..] = tokens else { return None };
+    let words = set.is("set")
+        && session.is("session")
+        && characteristics.is("characteristics")
+        && as_.is("as")
+        && transaction.is("transaction");
+    let modes = words.then(|| crate::transaction::modes(modes)).flatten()?;
+    let switch = |on: bool| if on { "on" } else { "off" };
+    let parts = [
+        ("default_transaction_read_only", modes.read_only.map(switch)),
+        ("default_transaction_deferrable", modes.deferrable.map(switch)),
+        ("default_transaction_isolation", modes.isolation.map(crate::Isolation::as_str)),
+    ];
+    let change = |(name, value): (&str, Option<&str>)| {
+        let statement = format!("SET {name} = '{}'", value?);
+        Some(Change::Set { name: name.to_owned(), statement })
+    };
+    Some(parts.into_iter().filter_map(change).collect())
 }
 
 fn reset(rest: &[Token<'_>]) -> Option<Change> {
@@ -415,9 +478,8 @@ mod tests {
             "SET a.b = $1",
             "SET a.b = 'back\\slash'",
             "SET a.b = 'é'",
-            "SET default_transaction_isolation = 'serializable'",
             "SET standard_conforming_strings = off",
-            "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+            "SET SESSION CHARACTERISTICS AS TRANSACTION READ NOTHING",
             "SET XML OPTION DOCUMENT",
             "SET SEED TO 0.5",
             "SET x FROM CURRENT",
@@ -435,6 +497,38 @@ mod tests {
     }
 
     #[test]
+    fn characteristics_are_defaults() {
+        let modes = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY";
+        let statements: Vec<String> = changes(modes)
+            .unwrap()
+            .into_iter()
+            .map(|change| match change {
+                Change::Set { statement, .. } => statement,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let expected = [
+            "SET default_transaction_read_only = 'on'",
+            "SET default_transaction_isolation = 'repeatable read'",
+        ];
+        assert_eq!(statements, expected);
+    }
+
+    #[test]
+    fn values_are_read_back() {
+        assert_eq!(setting_value("SET a.b = 'it''s'").as_deref(), Some("it's"));
+        assert_eq!(setting_value("SET SESSION x TO on").as_deref(), Some("on"));
+        assert_eq!(setting_value("SELECT pg_catalog.set_config('a.b','v',false)").as_deref(), Some("v"));
+        assert_eq!(setting_value("SET x TO a , b"), None);
+        assert_eq!(
+            local_value(b"SET LOCAL pgweir.route TO standby;", "pgweir.route").as_deref(),
+            Some("standby")
+        );
+        assert_eq!(local_value(b"SET pgweir.route TO standby", "pgweir.route"), None);
+        assert_eq!(local_value(b"SET LOCAL x.y = 1", "pgweir.route"), None);
+    }
+
+    #[test]
     fn what_is_followed_does_not_pin() {
         let pin = |sql: &str| {
             let verdict = crate::classify(sql.as_bytes(), &crate::ParseOptions::default());
@@ -442,10 +536,9 @@ mod tests {
         };
         assert_eq!(pin("SET search_path = ''"), None);
         assert_eq!(pin("SET ROLE boss"), None);
-        assert_eq!(
-            pin("SET default_transaction_isolation = 'serializable'"),
-            Some(PinReason::SessionSetting)
-        );
+        assert_eq!(pin("SET default_transaction_isolation = 'serializable'"), None);
+        assert_eq!(pin("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"), None);
+        assert_eq!(pin("SET standard_conforming_strings = off"), Some(PinReason::SessionSetting));
         assert_eq!(pin("LISTEN x"), Some(PinReason::Listen));
     }
 

@@ -1,13 +1,13 @@
 //! One statement: by its first word to the code that knows it.
 
-use crate::functions::FunctionCatalog;
+use crate::functions::{self, FunctionCatalog, Safety};
 use crate::lexer::{Kind, Token};
 use crate::query;
 use crate::reason::Reason;
 use crate::scan::{self, Scan};
 use crate::session;
 use crate::transaction;
-use crate::verdict::{Access, Misroute, PinReason, StatementKind, Verdict};
+use crate::verdict::{Access, Changes, Misroute, PinReason, StatementKind, Verdict};
 
 const QUERIES: &[&str] = &["select", "values", "table", "with"];
 const DEFINITIONS: &[&str] = &[
@@ -60,7 +60,9 @@ pub(crate) fn classify(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> V
     }
     if first.is_any(UTILITIES) {
         let silent = first.is("checkpoint") || (first.is("lock") && is_weak_lock(rest));
-        return scanned(utility().with_misroute(silent_if(silent)), tokens, catalog);
+        let changes = if first.is("call") { Changes::Perhaps } else { Changes::Nothing };
+        let verdict = utility().with_misroute(silent_if(silent)).with_changes(changes);
+        return scanned(verdict, tokens, catalog);
     }
     about_session(first, rest).unwrap_or_else(|| with_statement_inside(tokens, catalog))
 }
@@ -123,7 +125,7 @@ fn about_session(first: &Token<'_>, rest: &[Token<'_>]) -> Option<Verdict> {
         b"fetch" | b"move" | b"close" => Verdict::new(Access::Neutral, StatementKind::Other, Reason::Cursor),
         b"listen" => utility().with_pin(Some(PinReason::Listen)),
         // What they load or run is not visible, and may leave anything in the session.
-        b"do" => utility().with_pin(Some(PinReason::Unknown)),
+        b"do" => utility().with_pin(Some(PinReason::Unknown)).with_changes(Changes::Perhaps),
         b"load" => utility().with_pin(Some(PinReason::Unknown)).with_misroute(Misroute::Silent),
         _ => return None,
     })
@@ -159,12 +161,41 @@ fn definition(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
         [on, commit, drop] => on.is("on") && commit.is("commit") && drop.is("drop"),
         _ => false,
     });
-    let temporary = create && !until_commit && (named || scan::is_temporary(rest.unwrap_or_default()));
+    let temporary = create && (named || scan::is_temporary(rest.unwrap_or_default()));
+    let changes = if temporary { Changes::Nothing } else { changes(tokens, rest.unwrap_or_default()) };
+    let temporary = temporary && !until_commit;
     // A standby has a configuration of its own, and ALTER SYSTEM changes it.
     let system = tokens.first().is_some_and(|first| first.is("alter"))
         && tokens.get(1).is_some_and(|second| second.is("system"));
     let verdict = verdict.with_pin(temporary.then_some(PinReason::TempTable));
-    scanned(verdict.with_misroute(silent_if(system)), tokens, catalog)
+    scanned(verdict.with_misroute(silent_if(system)).with_changes(changes), tokens, catalog)
+}
+
+/// What a definition does to what names mean. `object` is what stands behind the verb.
+fn changes(tokens: &[Token<'_>], object: &[Token<'_>]) -> Changes {
+    /// What no read is about.
+    const APART: &[&str] = &[
+        "index",
+        "unique",
+        "role",
+        "user",
+        "group",
+        "database",
+        "tablespace",
+        "publication",
+        "subscription",
+        "statistics",
+        "trigger",
+    ];
+    let Some((first, next)) = tokens.first().zip(object.first()) else { return Changes::Nothing };
+    if first.is("create") && next.is_any(APART) {
+        return Changes::Nothing;
+    }
+    // A logged table is safe, and was not known before.
+    if first.is("create") && next.is_any(&["table", "sequence"]) {
+        return Changes::Perhaps;
+    }
+    if first.is_any(&["create", "alter", "drop", "import"]) { Changes::Schema } else { Changes::Nothing }
 }
 
 fn is_pg_temp(schema: &Token<'_>) -> bool {
@@ -199,7 +230,12 @@ fn explain(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict>
         || data_kind(first).is_some()
         || first.is_any(&["declare", "create", "refresh"]);
     if planned {
-        Some(Verdict::new(Access::Read, StatementKind::Other, Reason::Explain))
+        // A standby does not even plan what is unlogged.
+        let (access, reason) = match reads_on_primary(inner, catalog) {
+            Some(reason) => (Access::Write, reason),
+            None => (Access::Read, Reason::Explain),
+        };
+        Some(Verdict::new(access, StatementKind::Other, reason))
     } else if first.is("execute") {
         Some(execute())
     } else {
@@ -208,7 +244,27 @@ fn explain(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict>
 }
 
 fn execute() -> Verdict {
-    Verdict::new(Access::Write, StatementKind::Other, Reason::Execute)
+    Verdict::new(Access::Write, StatementKind::Other, Reason::Execute).with_changes(Changes::Perhaps)
+}
+
+/// Whether any name in the tokens is that of a relation that only the primary reads; before the catalog is
+/// known, whether there is any relation at all.
+fn reads_on_primary(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Reason> {
+    const BEFORE_RELATIONS: &[&str] = &["from", "into", "update", "table", "join"];
+    if !catalog.is_loaded() && tokens.iter().any(|token| token.is_any(BEFORE_RELATIONS)) {
+        return Some(Reason::UnknownRelation);
+    }
+    let primary = (0..tokens.len()).any(|at| relation_at(tokens, at, catalog) == Some(Safety::PrimaryOnly));
+    primary.then_some(Reason::PrimaryRelation)
+}
+
+/// The relation whose name ends at `at`, if there is a name.
+fn relation_at(tokens: &[Token<'_>], at: usize, catalog: &dyn FunctionCatalog) -> Option<Safety> {
+    let name = tokens.get(at).filter(|token| token.is_name())?;
+    let dot = at.checked_sub(1).and_then(|at| tokens.get(at)).filter(|dot| dot.is_punct("."));
+    let schema = dot.and_then(|_| tokens.get(at.checked_sub(2)?)).map(functions::catalog_name);
+    let schema = schema.as_deref().map(std::str::from_utf8).transpose().ok()?;
+    catalog.relation(schema, std::str::from_utf8(&functions::catalog_name(name)).ok()?)
 }
 
 /// A query or a data change: what may stand inside EXPLAIN, COPY, DECLARE and PREPARE. None of those may
@@ -253,12 +309,28 @@ fn copy(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict> {
         } else if depth == 0 && token.is("from") {
             return Some(dml);
         } else if depth == 0 && token.is("to") {
-            let read = Verdict::new(Access::Read, StatementKind::Other, Reason::ReadOnlySelect);
             let file = utility().with_misroute(Misroute::Silent);
-            return Some(if to_client(after) { read } else { file });
+            return Some(if to_client(after) { copied(rest, catalog) } else { file });
         }
     }
     None
+}
+
+/// `COPY relation [(column, ...)] TO STDOUT`
+fn copied(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
+    // COPY BINARY t is of before 7.3, and still understood.
+    let name = match rest {
+        [binary, name, ..] if binary.is("binary") && name.is_name() && !name.is("to") => rest.get(1..),
+        _ => Some(rest),
+    };
+    let name = name.unwrap_or_default();
+    let dots = name.iter().skip(1).step_by(2).take_while(|dot| dot.is_punct(".")).count();
+    let (access, reason) = match relation_at(name, dots * 2, catalog) {
+        Some(Safety::AnyNode) => (Access::Read, Reason::ReadOnlySelect),
+        Some(Safety::PrimaryOnly) => (Access::Write, Reason::PrimaryRelation),
+        None => (Access::Write, Reason::UnknownRelation),
+    };
+    Verdict::new(access, StatementKind::Other, reason)
 }
 
 /// `DECLARE name [options] CURSOR [{ WITH | WITHOUT } HOLD] FOR query`

@@ -82,7 +82,7 @@ fn chain(tokens: &[Token<'_>]) -> Option<bool> {
 }
 
 /// A list of transaction modes, commas optional; the last of its kind counts.
-fn modes(mut tokens: &[Token<'_>]) -> Option<TxMode> {
+pub(crate) fn modes(mut tokens: &[Token<'_>]) -> Option<TxMode> {
     let mut mode = TxMode::default();
     while let Some((first, rest)) = tokens.split_first() {
         tokens = rest;
@@ -147,20 +147,26 @@ pub(crate) fn set_transaction(rest: &[Token<'_>]) -> Verdict {
 /// `SET transaction_isolation = ...` and its kin, which are SET TRANSACTION by another name. `None` when the
 /// setting is none of them.
 pub(crate) fn setting(name: &Token<'_>, value: &[Token<'_>]) -> Option<Verdict> {
-    let mut mode = TxMode::default();
-    let understood = if name.is("transaction_read_only") {
-        mode.read_only = boolean(value);
-        mode.read_only.is_some()
-    } else if name.is("transaction_deferrable") {
-        mode.deferrable = boolean(value);
-        mode.deferrable.is_some()
-    } else if name.is("transaction_isolation") {
-        mode.isolation = isolation_value(value);
-        mode.isolation.is_some()
-    } else {
-        return None;
-    };
-    Some(if understood { verdict(TxControl::SetTransaction(mode)) } else { misfit() })
+    let name = MODES.iter().find(|known| name.is(known))?;
+    let mode = value_text(value).and_then(|text| std::str::from_utf8(text).ok());
+    let mode = mode.and_then(|text| mode_of(name, text));
+    Some(mode.map_or_else(misfit, |mode| verdict(TxControl::SetTransaction(mode))))
+}
+
+/// Settings that are modes of the transaction.
+const MODES: [&str; 3] = ["transaction_read_only", "transaction_deferrable", "transaction_isolation"];
+
+/// What such a setting means.
+pub(crate) fn mode_of(name: &str, value: &str) -> Option<TxMode> {
+    let mode = TxMode::default();
+    match name {
+        "transaction_read_only" => boolean(value).map(|on| TxMode { read_only: Some(on), ..mode }),
+        "transaction_deferrable" => boolean(value).map(|on| TxMode { deferrable: Some(on), ..mode }),
+        "transaction_isolation" => {
+            isolation_value(value).map(|level| TxMode { isolation: Some(level), ..mode })
+        }
+        _ => None,
+    }
 }
 
 /// The text of a value: a word, a number, or what is between the quotes of a plain string.
@@ -173,23 +179,22 @@ fn value_text<'a>(tokens: &[Token<'a>]) -> Option<&'a [u8]> {
     }
 }
 
-/// PostgreSQL's `parse_bool`, as far as whole words go.
-fn boolean(tokens: &[Token<'_>]) -> Option<bool> {
-    let text = value_text(tokens)?.to_ascii_lowercase();
-    match text.as_slice() {
-        b"on" | b"true" | b"yes" | b"1" | b"t" | b"y" => Some(true),
-        b"off" | b"false" | b"no" | b"0" | b"f" | b"n" => Some(false),
-        _ => None,
+/// PostgreSQL's `parse_bool`, which takes beginnings of words.
+fn boolean(text: &str) -> Option<bool> {
+    let text = text.to_ascii_lowercase();
+    let begins = |word: &str, least: usize| text.len() >= least && word.starts_with(&text);
+    if text == "1" || begins("on", 2) || begins("true", 1) || begins("yes", 1) {
+        return Some(true);
     }
+    (text == "0" || begins("off", 2) || begins("false", 1) || begins("no", 1)).then_some(false)
 }
 
-fn isolation_value(tokens: &[Token<'_>]) -> Option<Isolation> {
-    let text = value_text(tokens)?.to_ascii_lowercase();
-    match text.as_slice() {
-        b"serializable" => Some(Isolation::Serializable),
-        b"repeatable read" => Some(Isolation::RepeatableRead),
-        b"read committed" => Some(Isolation::ReadCommitted),
-        b"read uncommitted" => Some(Isolation::ReadUncommitted),
+fn isolation_value(text: &str) -> Option<Isolation> {
+    match text.to_ascii_lowercase().as_str() {
+        "serializable" => Some(Isolation::Serializable),
+        "repeatable read" => Some(Isolation::RepeatableRead),
+        "read committed" => Some(Isolation::ReadCommitted),
+        "read uncommitted" => Some(Isolation::ReadUncommitted),
         _ => None,
     }
 }

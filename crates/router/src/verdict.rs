@@ -60,6 +60,19 @@ pub enum Isolation {
     Serializable,
 }
 
+impl Isolation {
+    /// As the server writes it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ReadUncommitted => "read uncommitted",
+            Self::ReadCommitted => "read committed",
+            Self::RepeatableRead => "repeatable read",
+            Self::Serializable => "serializable",
+        }
+    }
+}
+
 /// The modes a transaction was begun with; `None` means the session's default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct TxMode {
@@ -72,6 +85,13 @@ pub struct TxMode {
 }
 
 impl TxMode {
+    /// What a setting of that name (`default_transaction_isolation`, `transaction_read_only` ...) with that value
+    /// means, as the server reads it; `None` when it is no such setting, or no such value.
+    #[must_use]
+    pub fn from_setting(name: &str, value: &str) -> Option<Self> {
+        crate::transaction::mode_of(name.strip_prefix("default_").unwrap_or(name), value)
+    }
+
     /// These modes with those that `later` names put over them (SET TRANSACTION after BEGIN).
     #[must_use]
     pub fn overlaid(self, later: Self) -> Self {
@@ -197,6 +217,18 @@ pub enum Misroute {
     Silent,
 }
 
+/// What a text does to what pgweir knows of the database's catalog. Ordered by care.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Changes {
+    /// Nothing that matters.
+    #[default]
+    Nothing,
+    /// It may do anything, or adds what is safe: look again soon.
+    Perhaps,
+    /// What a name means may be another thing from now on.
+    Schema,
+}
+
 /// What one text (or several that form one unit) says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Verdict {
@@ -214,8 +246,12 @@ pub struct Verdict {
     pub effect: Effect,
     /// What comes of it on a standby.
     pub misroute: Misroute,
+    /// What it does to the catalog.
+    pub changes: Changes,
     /// What its leading comment asks for.
     pub hint: Option<Hint>,
+    /// `primary_routing_query_pattern_list` has a pattern for its text; set by whoever has the list.
+    pub by_pattern: bool,
     /// How many statements it is, empty ones not counted.
     pub statements: u32,
 }
@@ -232,7 +268,9 @@ impl Verdict {
             pin: None,
             effect: Effect::None,
             misroute: Misroute::Refused,
+            changes: Changes::Nothing,
             hint: None,
+            by_pattern: false,
             statements: 1,
         }
     }
@@ -240,7 +278,9 @@ impl Verdict {
     /// A text that is not understood: primary.
     #[must_use]
     pub const fn unparsed(reason: Reason) -> Self {
-        Self::new(Access::Write, StatementKind::Other, reason)
+        let mut verdict = Self::new(Access::Write, StatementKind::Other, reason);
+        verdict.changes = Changes::Perhaps;
+        verdict
     }
 
     /// A text without a statement in it.
@@ -273,6 +313,8 @@ impl Verdict {
             pin: self.pin.or(other.pin),
             effect: merge_effects(self.effect, other.effect),
             misroute: self.misroute.or(other.misroute),
+            changes: self.changes.max(other.changes),
+            by_pattern: self.by_pattern || other.by_pattern,
             hint: merge_hints(self.hint, other.hint),
             statements: self.statements.saturating_add(other.statements),
         }
@@ -285,6 +327,17 @@ impl Verdict {
     #[must_use]
     pub fn silently_wrong_on_standby(&self) -> bool {
         self.misroute == Misroute::Silent
+    }
+
+    /// Something it names is not known (yet): a newer catalog might say that it only reads.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        matches!(self.reason, Reason::UnknownFunction | Reason::UnknownRelation)
+    }
+
+    pub(crate) const fn with_changes(mut self, changes: Changes) -> Self {
+        self.changes = changes;
+        self
     }
 
     /// With what its tokens show besides.

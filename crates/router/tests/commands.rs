@@ -215,11 +215,11 @@ fn session_settings() {
         ("neutral session_control other pin:session_setting", "SET ROLE r"),
         ("neutral session_control other pin:session_setting", "SET SESSION AUTHORIZATION DEFAULT"),
         (
-            "neutral session_control other pin:session_setting",
+            "neutral session_control other tx:mixed pin:session_setting",
             "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
         ),
         (
-            "neutral session_control other pin:session_setting",
+            "neutral session_control other tx:mixed pin:session_setting",
             "SET default_transaction_isolation='serializable'",
         ),
         ("neutral session_control other pin:session_setting", "SET app.tenant = '7'"),

@@ -27,7 +27,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::stream::Stream;
 pub use error::{ConnectError, ServerError};
 pub(crate) use handshake::nonce;
-pub use simple::{QueryError, Rows, query};
+pub use simple::{QueryError, Rows, query, query_large};
 
 /// Where a node listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

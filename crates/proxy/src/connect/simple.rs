@@ -73,19 +73,32 @@ impl From<ConnectError> for QueryError {
 /// # Errors
 /// See [`QueryError`], and [`QueryError::is_connection_usable`] for what to do with the connection.
 pub async fn query(connected: &mut Connected, sql: &str, within: Duration) -> Result<Rows, QueryError> {
+    query_large(connected, sql, within, MAX_ANSWER_BYTES).await
+}
+
+/// As [`query`], for an answer of at most `max_bytes`.
+///
+/// # Errors
+/// As [`query`].
+pub async fn query_large(
+    connected: &mut Connected,
+    sql: &str,
+    within: Duration,
+    max_bytes: usize,
+) -> Result<Rows, QueryError> {
     let mut request = BytesMut::new();
     write::query(&mut request, sql)?;
     let asking = Box::pin(async {
         connected.stream.write_all(&request).await.map_err(QueryError::Lost)?;
-        answer(connected).await
+        answer(connected, max_bytes).await
     });
     timeout(within, asking).await.unwrap_or(Err(QueryError::TimedOut))
 }
 
 /// Reads up to ReadyForQuery; the first error counts.
-async fn answer(connected: &mut Connected) -> Result<Rows, QueryError> {
+async fn answer(connected: &mut Connected, max_bytes: usize) -> Result<Rows, QueryError> {
     let Connected { stream, parameters, leftover, .. } = connected;
-    let mut reader = Reader::new(stream, leftover, MAX_ANSWER_BYTES, MAX_ANSWER_BYTES);
+    let mut reader = Reader::new(stream, leftover, MAX_ANSWER_BYTES, max_bytes);
     let mut outcome = Ok(Rows::new());
     loop {
         let message = match reader.next().await {

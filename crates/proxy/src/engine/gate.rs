@@ -98,6 +98,7 @@ impl Engine {
     /// What passes may pin the session, or leave the transaction status unknown.
     pub(super) fn note(&mut self, verdict: &Verdict) {
         self.gate.note(verdict);
+        self.changes = self.changes.max(verdict.changes);
         self.resets |= matches!(verdict.effect, Effect::DeallocateAll | Effect::DiscardAll);
         // A standby refuses what writes: nothing of it would be held there but the session.
         let refused = self.gate.on_standby && verdict.access == Access::Write;

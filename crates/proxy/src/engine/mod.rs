@@ -26,7 +26,7 @@ use protocol::frame::FrameError;
 use protocol::message::TxStatus;
 use protocol::sqlstate::SqlState;
 use protocol::tracker::{Push, Tracker};
-use router::{PinReason, TxControl, Verdict};
+use router::{Changes, PinReason, TxControl, Verdict};
 
 pub use client::ClientOuts;
 pub use scan::{Boundary, HELD_LIMIT, Scan, Unit, scan};
@@ -48,12 +48,16 @@ pub trait Watch {
     fn transaction(&self);
     /// What statements return may be other columns from now on.
     fn schema_changed(&self);
+    /// What names mean may be another thing from now on.
+    fn catalog_changed(&self, changes: Changes);
 }
 
 /// What the engine works with but does not own.
 pub struct Env<'a> {
     /// Says what a text is.
     pub classify: &'a dyn Fn(&[u8]) -> Verdict,
+    /// Of the catalog under which it says so.
+    pub generation: u64,
     /// The statements of all clients.
     pub cache: &'a StatementCache,
     /// Statements that were parsed under another one are parsed again.
@@ -66,6 +70,14 @@ pub struct Env<'a> {
     pub max_prepared: usize,
     /// Who is told.
     pub watch: &'a dyn Watch,
+}
+
+impl Env<'_> {
+    /// What a statement's text says about itself.
+    #[must_use]
+    pub fn verdict(&self, statement: &Statement) -> Verdict {
+        statement.verdict_under(self.generation, self.classify)
+    }
 }
 
 /// What a backend carries between its users.
@@ -154,6 +166,8 @@ pub struct Engine {
     begin: Vec<Box<[u8]>>,
     /// Something on its way may change the schema.
     ddl: bool,
+    /// What the transaction does to the catalog.
+    changes: Changes,
     /// The last error was FATAL: the server is about to hang up.
     fatal: Option<SqlState>,
     /// DEALLOCATE ALL or DISCARD ALL is on its way: what it empties is known by its answer only.

@@ -55,7 +55,10 @@ impl Engine {
         let token = self.statements.close(name);
         self.prepare_stand_in(out, &stand_in, "", token);
         let sql = format!("DEALLOCATE {stand_in}");
-        Some(env.cache.intern(format!("{sql}\0\0\0").as_bytes(), || (env.classify)(sql.as_bytes())))
+        Some(
+            env.cache
+                .intern(format!("{sql}\0\0\0").as_bytes(), env.generation, || (env.classify)(sql.as_bytes())),
+        )
     }
 
     /// A statement of ours with that text, in place of the one before it; `token` is of what is to be taken back
@@ -85,7 +88,7 @@ impl Engine {
             // The server says what is wrong with it.
             return self.ask(Ask::Parse(NO_TOKEN), buf, outs.server, header);
         };
-        let statement = env.cache.intern(parse.tail, || (env.classify)(parse.sql));
+        let statement = env.cache.intern(parse.tail, env.generation, || (env.classify)(parse.sql));
         // A name that is taken is refused by whom has it.
         let taken = self.statements.get(parse.name).filter(|_| !parse.name.is_empty());
         let verdict = taken.unwrap_or(&statement).verdict();
@@ -192,7 +195,7 @@ impl Engine {
         self.gate.bound = true;
         let mut op = None;
         if let Some(statement) = &known {
-            let verdict = statement.verdict();
+            let verdict = env.verdict(statement);
             if self.gate.refuses(&verdict) {
                 self.refuse_bind(buf, out, header);
                 return None;

@@ -121,11 +121,11 @@ impl<'a> Walk<'a> {
             b'B' => {
                 self.extended = true;
                 self.flush = Boundary::FlushedRun;
-                self.bind(header, seen, known)
+                self.bind(header, seen, known, env)
             }
             _ => {
                 self.extended = true;
-                self.object(header, seen, known, whole)
+                self.object(header, seen, known, whole, env)
             }
         })
     }
@@ -150,12 +150,12 @@ impl<'a> Walk<'a> {
         Ok(None)
     }
 
-    fn bind(&mut self, header: Header, seen: &[u8], known: &ClientStatements) -> Seen {
+    fn bind(&mut self, header: Header, seen: &[u8], known: &ClientStatements, env: &Env<'_>) -> Seen {
         match message::bind(seen, header.len) {
             View::Incomplete => return Err(seen.len() + 1),
             View::Malformed => {}
             View::Ready(bind) => {
-                let verdict = self.statement(bind.statement, known, true);
+                let verdict = self.statement(bind.statement, known, true, env);
                 self.verdict = self.verdict.merge(verdict);
                 if seen.len() < header.len {
                     return Err(header.len);
@@ -166,12 +166,19 @@ impl<'a> Walk<'a> {
     }
 
     /// Describe and Close: a described statement is looked at where it may be run.
-    fn object(&mut self, header: Header, seen: &[u8], known: &ClientStatements, whole: bool) -> Seen {
+    fn object(
+        &mut self,
+        header: Header,
+        seen: &[u8],
+        known: &ClientStatements,
+        whole: bool,
+        env: &Env<'_>,
+    ) -> Seen {
         if !whole {
             return Err(header.len);
         }
         if let (b'D', Some(Object::Statement(name))) = (header.tag, message::object(seen)) {
-            let verdict = self.statement(name, known, false);
+            let verdict = self.statement(name, known, false, env);
             if self.verdict.statements == 0 {
                 self.verdict = verdict;
             }
@@ -179,13 +186,13 @@ impl<'a> Walk<'a> {
         Ok(None)
     }
 
-    fn statement(&mut self, name: &[u8], known: &ClientStatements, run: bool) -> Verdict {
+    fn statement(&mut self, name: &[u8], known: &ClientStatements, run: bool, env: &Env<'_>) -> Verdict {
         if let Some((_, verdict, bound)) = self.parsed.iter_mut().rev().find(|(parsed, ..)| *parsed == name) {
             *bound |= run;
             return *verdict;
         }
         // An unknown name fails anywhere.
-        known.get(name).map_or(Verdict::empty(), |statement| statement.verdict())
+        known.get(name).map_or(Verdict::empty(), |statement| env.verdict(statement))
     }
 
     /// Statements that are parsed only are parsed where they may be run.

@@ -6,7 +6,7 @@ use protocol::frame::{HEADER_LEN, backend_header};
 use protocol::message::{self, TxStatus};
 use protocol::sqlstate::SqlState;
 use protocol::tracker::{Fate, Push};
-use router::PinReason;
+use router::{Changes, PinReason};
 
 use super::{Books, Engine, Moved, Rest, Violation, Watch};
 use crate::buffer::Buf;
@@ -130,6 +130,10 @@ impl Engine {
         }
         if self.tracker.is_clean() {
             self.ddl = false;
+            let changes = std::mem::take(&mut self.changes);
+            if changes != Changes::Nothing {
+                watch.catalog_changed(changes);
+            }
         }
     }
 

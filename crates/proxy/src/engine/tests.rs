@@ -30,6 +30,8 @@ impl Watch for Seen {
     fn schema_changed(&self) {
         self.0.borrow_mut().push("schema".to_owned());
     }
+
+    fn catalog_changed(&self, _: router::Changes) {}
 }
 
 fn message(tag: char, body: &[u8]) -> Vec<u8> {
@@ -110,6 +112,7 @@ impl Pair {
         let cache = std::mem::replace(&mut self.cache, StatementCache::new(0));
         let seen = std::mem::take(&mut self.seen);
         let env = Env {
+            generation: 0,
             classify: &classify,
             cache: &cache,
             schema: cache.schema(),

@@ -21,7 +21,7 @@ impl Session {
     /// The standbys that do not show this session's last write yet.
     pub(super) fn stale_nodes(&mut self, topology: &Topology, target: Target) -> Vec<NodeId> {
         let Some(last_write) = self.last_write else { return Vec::new() };
-        if !matches!(target, Target::Read | Target::Standby) {
+        if !matches!(target, Target::Read | Target::Standby | Target::Prefer(_)) {
             return Vec::new();
         }
         let freshness = self.freshness.load();

@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use protocol::error::{PgError, write_error};
 use protocol::message::{TxStatus, query_text};
 use protocol::sqlstate::SqlState;
-use router::{Access, TxControl, TxMode, TxView, Verdict};
+use router::{Access, Hint, TxControl, TxMode, TxView, Verdict, local_value};
 
 use super::Session;
 use crate::engine::{Boundary, Unit, put_query};
@@ -15,6 +15,8 @@ pub(super) struct LazyTransaction {
     /// BEGIN, and SET TRANSACTION behind it, as Query messages.
     messages: Vec<Box<[u8]>>,
     mode: TxMode,
+    /// `SET LOCAL pgweir.route`: what it says, if it says anything that is understood.
+    route: Option<Option<Hint>>,
     failed: bool,
 }
 
@@ -43,6 +45,11 @@ impl LazyTransaction {
 
     pub(super) fn view(&self) -> TxView {
         TxView { in_transaction: self.is_open(), mode: self.mode }
+    }
+
+    /// What the transaction says about where it goes.
+    pub(super) fn route(&self) -> Option<Option<Hint>> {
+        self.route
     }
 
     pub(super) fn has_failed(&self) -> bool {
@@ -109,6 +116,12 @@ impl Session {
             }
             TxControl::SetTransaction(mode) if self.lazy.is_open() && fits => {
                 self.lazy.keep(sql, mode);
+                Some("SET")
+            }
+            TxControl::Mixed if self.lazy.is_open() && fits => {
+                let route = local_value(sql, super::route::ROUTE)?;
+                self.lazy.keep(sql, TxMode::default());
+                self.lazy.route = Some(Hint::parse(&route));
                 Some("SET")
             }
             tx if self.lazy.is_open() && ends_transaction(tx) => {

@@ -8,6 +8,7 @@ use protocol::write::{bind_complete, no_data, parameter_description, parse_compl
 use router::TxControl;
 
 use super::Session;
+use crate::catalog::Knowledge;
 use crate::engine::Unit;
 use crate::statements::Statement;
 
@@ -24,7 +25,8 @@ struct Batch {
 impl Session {
     /// Answers `Parse? Describe? Bind Describe? Execute Sync` of one statement without values.
     pub(super) fn answer_batch_lazily(&mut self, unit: &Unit) -> bool {
-        let Some(batch) = self.read_batch(unit) else { return false };
+        let knowledge = Arc::clone(self.knowledge.load());
+        let Some(batch) = self.read_batch(unit, &knowledge) else { return false };
         let runs = batch.tags.iter().filter(|tag| **tag == b'E').count() == 1;
         let Some(statement) = batch.statement.filter(|_| runs) else { return false };
         let Some(tag) = self.follow_lazily(statement.sql(), &unit.verdict) else { return false };
@@ -49,14 +51,14 @@ impl Session {
         true
     }
 
-    fn read_batch(&self, unit: &Unit) -> Option<Batch> {
+    fn read_batch(&self, unit: &Unit, knowledge: &Knowledge) -> Option<Batch> {
         let mut batch = Batch::default();
         let mut bytes = self.from_client.filled().get(..unit.len)?;
         while !bytes.is_empty() {
             let Header { tag, len } = frontend_header(bytes).ok()??;
             let (message, rest) = bytes.split_at_checked(len)?;
             let read = match tag {
-                b'P' => self.read_parse(&mut batch, message),
+                b'P' => self.read_parse(&mut batch, message, knowledge),
                 b'B' => self.read_bind(&mut batch, message),
                 b'D' => read_describe(&mut batch, message),
                 b'E' => message::portal(message)
@@ -71,13 +73,13 @@ impl Session {
         Some(batch)
     }
 
-    fn read_parse(&self, batch: &mut Batch, message: &[u8]) -> Option<u8> {
+    fn read_parse(&self, batch: &mut Batch, message: &[u8], knowledge: &Knowledge) -> Option<u8> {
         let parse = message::parse(message)?;
         let taken = !parse.name.is_empty() && self.engine.statements().get(parse.name).is_some();
         if taken || !batch.tags.is_empty() {
             return None;
         }
-        let statement = self.intern(parse.tail, parse.sql);
+        let statement = self.intern(parse.tail, parse.sql, knowledge);
         batch.parsed_as = Some(parse.name.into());
         batch.statement = Some(statement).filter(|statement| statement.verdict().tx != TxControl::None);
         Some(b'P')

@@ -113,10 +113,8 @@ impl Session {
         match (tag, message::object(message)) {
             (b'P', _) => {
                 if let Some(parse) = message::parse(message) {
-                    let (worker, options) = (&self.worker, &self.parse);
-                    let statements = &worker.shared.statements;
-                    let statement =
-                        statements.intern(parse.tail, || worker.classify_followed(parse.sql, options));
+                    let knowledge = Arc::clone(self.knowledge.load());
+                    let statement = self.intern(parse.tail, parse.sql, &knowledge);
                     self.engine.define_now(parse.name, &statement);
                 }
             }

@@ -9,6 +9,7 @@
 mod acquire;
 mod again;
 mod deadline;
+mod doubt;
 mod end;
 mod fresh;
 mod greet;
@@ -41,8 +42,10 @@ pub(crate) use end::End;
 
 use crate::backend::Backend;
 use crate::buffer::Buf;
+use crate::catalog::{Database, Knowledge};
 use crate::engine::{Boundary, Engine, Env, Unit, Violation, Watch};
 use crate::load::Counted;
+use crate::open::OpenAs;
 use crate::out::Out;
 use crate::registry::{ClientState, Flag, Registered};
 use crate::settings::Settings;
@@ -74,8 +77,13 @@ pub(crate) struct Session {
     config: Reader<Config>,
     topology: Reader<Topology>,
     freshness: Reader<Freshness>,
+    /// The database, and what is known of it.
+    catalog: Arc<Database>,
+    knowledge: Reader<Knowledge>,
     /// Where the last read went; the next one stays there without statement-level balancing.
     read_node: Option<NodeId>,
+    /// What its later reads may depend on.
+    wrote: route::Wrote,
     /// When the client was told that its last write is done.
     last_write: Option<Moment>,
     mode: PoolMode,
@@ -110,6 +118,7 @@ impl Session {
         let mode = config.load().pool_mode(&identity.database, &identity.user);
         let topology = worker.shared.deps.topology.reader();
         let freshness = worker.shared.deps.freshness.reader();
+        let catalog = worker.shared.catalogs.enter(&worker.shared, OpenAs::from(&identity));
         Self {
             parse: ParseOptions { standard_conforming_strings: true, ..parse_options(config.load()) },
             worker,
@@ -119,8 +128,11 @@ impl Session {
             config,
             topology,
             freshness,
+            knowledge: catalog.reader(),
+            catalog,
             read_node: None,
             last_write: None,
+            wrote: route::Wrote::default(),
             mode,
             engine: Engine::default(),
             local: LocalServer::new(),
@@ -182,6 +194,7 @@ impl Session {
         if self.answer_lazily(&unit) || self.answer_parses(&unit) {
             return self.flush().await;
         }
+        let unit = self.without_doubt(unit).await?;
         self.forward(unit).await
     }
 
@@ -231,9 +244,9 @@ impl Session {
     }
 
     /// The statement of a Parse message, classified if it is new.
-    fn intern(&self, tail: &[u8], sql: &[u8]) -> Arc<Statement> {
-        let classify = || self.worker.classify_followed(sql, &self.parse);
-        self.worker.shared.statements.intern(tail, classify)
+    fn intern(&self, tail: &[u8], sql: &[u8], knowledge: &Knowledge) -> Arc<Statement> {
+        let classify = || self.worker.classify_followed(sql, &self.parse, knowledge);
+        self.worker.shared.statements.intern(tail, knowledge.generation, classify)
     }
 
     fn put_ready(&mut self) {
@@ -250,17 +263,21 @@ fn parse_options(config: &Config) -> ParseOptions {
     }
 }
 
+/// What texts are judged by.
+struct Means<'a> {
+    worker: &'a Worker,
+    parse: &'a ParseOptions,
+    config: &'a Config,
+    knowledge: &'a Knowledge,
+}
+
 /// Runs `work` with what the engine works with.
-fn with_env<T>(
-    worker: &Worker,
-    parse: &ParseOptions,
-    config: &Config,
-    watch: &dyn Watch,
-    work: impl FnOnce(&Env<'_>) -> T,
-) -> T {
-    let classify = |sql: &[u8]| -> Verdict { worker.classify_followed(sql, parse) };
+fn with_env<T>(means: &Means<'_>, watch: &dyn Watch, work: impl FnOnce(&Env<'_>) -> T) -> T {
+    let Means { worker, parse, config, knowledge } = means;
+    let classify = |sql: &[u8]| -> Verdict { worker.classify_followed(sql, parse, knowledge) };
     work(&Env {
         classify: &classify,
+        generation: knowledge.generation,
         cache: &worker.shared.statements,
         schema: worker.shared.statements.schema(),
         standard_conforming: parse.standard_conforming_strings,

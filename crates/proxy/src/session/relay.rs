@@ -14,15 +14,16 @@ use protocol::error::Severity;
 use protocol::frame::HEADER_LEN;
 use protocol::message::TxStatus;
 use protocol::sqlstate::SqlState;
-use router::{Access, PinReason, Reason, Verdict};
+use router::{Access, Changes, PinReason, Reason, Verdict};
 use telemetry::metrics::{Kind, NodeMetrics};
 
 use super::acquire::{AHEAD_LIMIT, Interrupt, Refusal};
 use super::again::Losses;
 use super::deadline::{Doing, Ordinal};
 use super::unit::says_goodbye;
-use super::{End, Session, with_env};
+use super::{End, Means, Session, with_env};
 use crate::backend::Backend;
+use crate::catalog::Database;
 use crate::engine::{Boundary, ClientOuts, ClientStep, ServerStep, Unit, Watch};
 use crate::registry::Flag;
 use crate::shared::Shared;
@@ -34,6 +35,7 @@ const GRACE: Duration = Duration::from_secs(1);
 struct Counting {
     node: Option<Arc<NodeMetrics>>,
     shared: Arc<Shared>,
+    catalog: Arc<Database>,
     reason: Reason,
     read_only: Option<Observation>,
     wrote: Cell<bool>,
@@ -71,6 +73,10 @@ impl Watch for Counting {
     fn schema_changed(&self) {
         self.shared.statements.schema_changed();
     }
+
+    fn catalog_changed(&self, changes: Changes) {
+        self.catalog.changed(changes);
+    }
 }
 
 fn kind(verdict: &Verdict) -> Kind {
@@ -106,6 +112,8 @@ struct Relay {
     leaving: Option<Leaving>,
     /// The message at the front of the client's buffer is for us to answer.
     local: bool,
+    /// It began with an explicit transaction.
+    in_transaction: bool,
     deadline: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
     /// When a read was begun whose answer tells how fast the node is.
     timed: Option<Instant>,
@@ -169,6 +177,7 @@ impl Session {
         let node = self.topology.load().node(backend.node);
         let on_standby = node.is_none_or(|node| node.role != cluster::Role::Primary);
         let epoch = self.topology.load().epoch;
+        let in_transaction = self.lazy.is_open() || unit.verdict.tx != router::TxControl::None;
         self.engine.bind(on_standby, unit, self.lazy.messages().to_vec());
         self.arm(unit);
         self.lazy.clear();
@@ -178,6 +187,7 @@ impl Session {
         let watch = Counting {
             node: backend.entry.metrics().map(Arc::clone),
             shared: Arc::clone(&self.worker.shared),
+            catalog: Arc::clone(&self.catalog),
             reason,
             wrote: Cell::new(false),
             ended: Cell::new(0),
@@ -192,6 +202,7 @@ impl Session {
             held: false,
             leaving: None,
             local: false,
+            in_transaction,
             deadline: None,
             timed: self.times(unit).then(Instant::now),
         }
@@ -214,6 +225,7 @@ impl Session {
             self.skip_to_sync |= self.engine.take_failed_move();
             if relay.watch.wrote.get() {
                 self.has_written();
+                self.wrote.note(relay.in_transaction);
             }
             self.give_back(backend).await;
             return Ok(());
@@ -438,13 +450,12 @@ impl Session {
     }
 
     fn forward_client(&mut self, relay: &mut Relay) -> Result<(), End> {
-        let Self { worker, parse, config, engine, from_client, to_server, to_client, .. } = self;
+        let Self { worker, parse, config, knowledge, engine, from_client, to_server, to_client, .. } = self;
+        let means = Means { worker, parse, config: config.load(), knowledge: knowledge.load() };
         let mut outs = ClientOuts { server: to_server, client: to_client };
         let books = &mut relay.backend.books;
         let before = from_client.filled().len();
-        let step = with_env(worker, parse, config.load(), &relay.watch, |env| {
-            engine.client(env, books, from_client, &mut outs)
-        })?;
+        let step = with_env(&means, &relay.watch, |env| engine.client(env, books, from_client, &mut outs))?;
         let taken = before - from_client.filled().len();
         self.taken(taken);
         match step {

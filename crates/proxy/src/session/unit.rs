@@ -6,7 +6,7 @@ use protocol::error::{ClientFacing, PgError, write_error};
 use protocol::frame::{HEADER_LEN, frontend_header};
 use protocol::message::TxStatus;
 
-use super::{End, Session, with_env};
+use super::{End, Means, Session, with_env};
 use crate::engine::{Boundary, Scan, Unit, Violation, Watch, scan};
 use crate::registry::Flag;
 
@@ -18,6 +18,7 @@ impl Watch for Silent {
     fn server_error(&self, _: protocol::error::Severity, _: Option<protocol::sqlstate::SqlState>) {}
     fn transaction(&self) {}
     fn schema_changed(&self) {}
+    fn catalog_changed(&self, _: router::Changes) {}
 }
 
 impl Session {
@@ -49,9 +50,10 @@ impl Session {
         if self.from_client.is_empty() {
             return Ok(Scan::More(HEADER_LEN));
         }
-        let (worker, config) = (&self.worker, self.config.load());
-        let (bytes, known) = (self.from_client.filled(), self.engine.statements());
-        Ok(with_env(worker, &self.parse, config, &Silent, |env| scan(bytes, known, env))?)
+        let Self { worker, config, knowledge, engine, from_client, parse, .. } = self;
+        let (bytes, known) = (from_client.filled(), engine.statements());
+        let means = Means { worker, parse, config: config.load(), knowledge: knowledge.load() };
+        Ok(with_env(&means, &Silent, |env| scan(bytes, known, env))?)
     }
 
     /// Drops messages up to the Sync that ends a refused batch; gives how many bytes are missing for it.

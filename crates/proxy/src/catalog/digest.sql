@@ -1,0 +1,18 @@
+-- One value that is another one after whatever changes the answer of facts.sql: a row that is made or changed
+-- carries the number of the transaction that did it.
+SELECT concat_ws(',', current_database(), count(*), sum(hashtext(concat(kind, ':', oid, ':', xmin))::bigint))
+FROM (
+  SELECT 1 AS kind, oid, xmin::text FROM pg_proc WHERE oid >= 16384
+  UNION ALL
+  SELECT 2, oid, xmin::text FROM pg_class
+    WHERE relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND relpersistence <> 't' AND oid >= 16384
+  UNION ALL SELECT 3, oid, xmin::text FROM pg_rewrite WHERE oid >= 16384
+  UNION ALL SELECT 4, oid, xmin::text FROM pg_operator WHERE oid >= 16384
+  UNION ALL SELECT 5, oid, xmin::text FROM pg_cast WHERE oid >= 16384
+  UNION ALL SELECT 6, oid, xmin::text FROM pg_policy
+  UNION ALL SELECT 7, oid, xmin::text FROM pg_constraint WHERE contypid <> 0
+  UNION ALL SELECT 8, inhrelid, concat(inhparent, xmin) FROM pg_inherits
+  UNION ALL SELECT 9, oid, xmin::text FROM pg_namespace
+  UNION ALL SELECT 10, setrole, concat(setdatabase, ':', xmin) FROM pg_db_role_setting
+  UNION ALL SELECT 11, aggfnoid::oid, xmin::text FROM pg_aggregate WHERE aggfnoid::oid >= 16384
+) AS rows

@@ -1,0 +1,74 @@
+-- What pgweir must know of a database to route its statements: one answer of rows (kind, a, b, c, d).
+-- f: a function (oid, flags, schema, name); flags: b built in, v volatile, s takes one row.
+-- r: a relation (oid, p when only the primary reads it, schema, name).
+-- o: an operator (oid of its function, -, schema, name).    t: a type (oid, -, schema, name).
+-- u: a uses b (kind, oid, kind, oid).    p: belongs to the primary (kind, oid).    h: used unseen (kind, oid).
+-- d: a default of transactions (database, role, name, value), the least specific first.
+-- What was there at initdb has an oid below 16384. Trees of expressions name what they call (nodes/primnodes.h).
+WITH trees AS MATERIALIZED (
+  SELECT 'r' AS kind, r.ev_class AS oid, r.ev_action::text AS tree
+    FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class
+    WHERE c.relkind = 'v' AND r.ev_type = '1' AND c.oid >= 16384
+  UNION ALL
+  SELECT 'r', p.polrelid, p.polqual::text
+    FROM pg_policy p JOIN pg_class c ON c.oid = p.polrelid
+    WHERE p.polcmd IN ('r', '*') AND p.polqual IS NOT NULL AND c.relrowsecurity
+  UNION ALL
+  SELECT 't', contypid, conbin::text FROM pg_constraint WHERE contypid >= 16384 AND conbin IS NOT NULL
+  UNION ALL
+  SELECT 'f', oid, proargdefaults::text FROM pg_proc WHERE proargdefaults IS NOT NULL AND oid >= 16384
+)
+SELECT 'f', p.oid::text,
+       concat(CASE WHEN p.oid < 16384 THEN 'b' END, CASE WHEN p.provolatile = 'v' THEN 'v' END,
+              CASE WHEN p.oid >= 16384 AND p.pronargs >= 1 AND p.pronargs - p.pronargdefaults <= 1
+                        AND t.typtype IN ('c', 'p') THEN 's' END),
+       n.nspname::text, p.proname::text
+  FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace LEFT JOIN pg_type t ON t.oid = p.proargtypes[0]
+UNION ALL
+SELECT 'r', c.oid::text, CASE WHEN c.relpersistence = 'u' OR c.relkind = 'f' THEN 'p' END, n.nspname::text, c.relname::text
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND c.relpersistence <> 't' AND n.nspname <> 'pg_toast'
+UNION ALL
+SELECT 'o', o.oprcode::oid::text, NULL, n.nspname::text, o.oprname::text
+  FROM pg_operator o JOIN pg_namespace n ON n.oid = o.oprnamespace WHERE o.oid >= 16384
+UNION ALL
+SELECT 't', t.oid::text, NULL, n.nspname::text, t.typname::text
+  FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+  WHERE t.oid >= 16384 AND (t.typtype = 'd' OR t.oid IN (SELECT casttarget FROM pg_cast WHERE oid >= 16384)
+        OR t.typrelid IN (SELECT a.attrelid FROM pg_attribute a JOIN pg_type d ON d.oid = a.atttypid WHERE d.typtype = 'd'))
+UNION ALL
+SELECT DISTINCT 'u', t.kind, t.oid::text, CASE m[1] WHEN 'relid' THEN 'r' WHEN 'resulttype' THEN 't' ELSE 'f' END, m[2]
+  FROM trees t, regexp_matches(t.tree, ':(funcid|opfuncid|aggfnoid|winfnoid|relid|resulttype) ([1-9][0-9]*)', 'g') m
+UNION ALL
+SELECT 'p', kind, oid::text, NULL, NULL FROM trees WHERE tree LIKE '%{ROWMARKCLAUSE%'
+UNION ALL
+SELECT 'u', 'r', i.inhparent::text, 'r', i.inhrelid::text
+  FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE c.relkind IN ('r', 'p', 'f')
+UNION ALL
+SELECT 'u', 'f', a.aggfnoid::oid::text, 'f', part::text
+  FROM pg_aggregate a, unnest(ARRAY[a.aggtransfn::oid, a.aggfinalfn::oid, a.aggcombinefn::oid, a.aggserialfn::oid,
+       a.aggdeserialfn::oid, a.aggmtransfn::oid, a.aggminvtransfn::oid, a.aggmfinalfn::oid]) AS part
+  WHERE a.aggfnoid::oid >= 16384 AND part <> 0
+UNION ALL
+SELECT 'u', 't', casttarget::text, 'f', castfunc::text FROM pg_cast WHERE oid >= 16384 AND castfunc <> 0
+UNION ALL
+SELECT 'h', 'f', castfunc::text, NULL, NULL
+  FROM pg_cast WHERE oid >= 16384 AND castfunc <> 0 AND (castcontext = 'i' OR casttarget < 16384)
+UNION ALL
+SELECT 'u', 't', oid::text, 't', typbasetype::text FROM pg_type WHERE typtype = 'd' AND oid >= 16384
+UNION ALL
+SELECT 'u', 't', c.reltype::text, 't', a.atttypid::text
+  FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_type t ON t.oid = a.atttypid
+  WHERE c.relkind IN ('c', 'r', 'p') AND t.typtype = 'd' AND t.oid >= 16384
+UNION ALL
+SELECT * FROM (
+  SELECT 'd', '', '', name, reset_val FROM pg_settings
+    WHERE name LIKE 'default\_transaction\_%' AND source IN ('default', 'configuration file', 'command line')
+  UNION ALL
+  (SELECT 'd', coalesce(d.datname::text, ''), coalesce(r.rolname::text, ''),
+          split_part(setting, '=', 1), substr(setting, strpos(setting, '=') + 1)
+     FROM pg_db_role_setting s LEFT JOIN pg_database d ON d.oid = s.setdatabase
+          LEFT JOIN pg_roles r ON r.oid = s.setrole, unnest(s.setconfig) AS setting
+     WHERE setting LIKE 'default\_transaction\_%' AND (s.setdatabase = 0 OR d.datname = current_database())
+     ORDER BY s.setrole <> 0, s.setdatabase <> 0)
+) AS defaults
