@@ -208,7 +208,7 @@ const ROWS: &[Row] = &[
         "['a:standby(2)']",
         "\"a:standby(2)\", expected pattern:primary",
     ),
-    ("catalog_check_period", "250ms", "250ms", "1ms", "1ms, expected a duration"),
+    ("catalog_check_period", "250ms", "250ms", "0", "0 (seconds), expected a duration from 100ms to 1h"),
     ("allow_sql_comments", "off", "off", "2", "2, expected on or off"),
     ("max_parsed_statement", "1MB", "1MB", "1", "1, expected a size from 128B to 1GB"),
     ("sr_check_period", "3", "3s", "0", "0 (seconds), expected a duration from 10ms to 1h"),
