@@ -12,18 +12,18 @@ const FIRST: Duration = Duration::from_secs(1);
 const LATER: Duration = Duration::from_millis(250);
 
 impl Session {
-    /// The unit at the front of the client's buffer, judged by what is known after a moment, if it must be. What is
-    /// not known then goes to the primary.
+    /// Whether more may be known about the unit in a moment.
+    pub(super) fn is_in_doubt(&mut self, unit: &Unit) -> bool {
+        self.knowledge.load().state == State::Loading || unit.verdict.is_in_doubt()
+    }
+
+    /// The unit at the front of the client's buffer, judged by what is known after a moment. What is not known then
+    /// goes to the primary.
     pub(super) async fn without_doubt(&mut self, unit: Unit) -> Result<Unit, End> {
-        let first = self.knowledge.load().state == State::Loading;
-        if !first && !unit.verdict.is_in_doubt() {
-            return Ok(unit);
-        }
-        // In a transaction that may write it does not matter.
-        let mut next = self.catalog.ask();
-        let Some(answers) = &mut next else { return Ok(unit) };
+        let patience = if self.knowledge.load().state == State::Loading { FIRST } else { LATER };
+        let Some(mut answers) = self.catalog.ask() else { return Ok(unit) };
         // However it ends: what is known then counts.
-        let _ = tokio::time::timeout(if first { FIRST } else { LATER }, answers.changed()).await;
+        let _ = tokio::time::timeout(patience, answers.changed()).await;
         self.next_unit().await
     }
 }
