@@ -81,7 +81,7 @@ fn command_row(command: &Command) -> String {
         Place::AnySession => "any session",
         Place::AdminDatabase => "admin database",
     };
-    format!("| `{}` | {} | {place} | {} |", command.words, command.rights.as_str(), command.help)
+    format!("| `{}` | {} | {place} | {} |", command.usage(), command.rights.as_str(), command.help)
 }
 
 fn columns(command: &Command) -> String {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cluster::{NodeState, Role};
 use protocol::table::Cell;
 
 use crate::view::{Delay, Endpoint, NodeRow};
@@ -44,6 +45,16 @@ pub(crate) fn delay(delay: Option<Delay>) -> String {
         None => String::new(),
         Some(Delay::Bytes(bytes)) => bytes.to_string(),
         Some(Delay::Time(time)) => format!("{:.6} second", time.as_secs_f64()),
+    }
+}
+
+/// What the node said of itself, as far as that still counts: one that is not in use is nobody's primary.
+pub(crate) fn seen_role(node: &NodeRow) -> Role {
+    let in_use = matches!(node.state, NodeState::Up | NodeState::Waiting);
+    match node.seen_role {
+        Role::Primary if !in_use => Role::Unknown,
+        _ if node.answers == Some(false) => Role::Unknown,
+        role => role,
     }
 }
 

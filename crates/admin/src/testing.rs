@@ -12,8 +12,9 @@ use protocol::error::PgError;
 use protocol::sqlstate::SqlState;
 
 use crate::view::{
-    AdminControl, AdminView, ClientRow, ClientState, Delay, Endpoint, ErrorCounts, NodeRow, Outcome, PoolRow,
-    ProcessInfo, ProcessState, ServerRow, ServerState, Shutdown, StatementCounts,
+    AdminControl, AdminView, Awaited, ClientRow, ClientState, DatabaseStats, DatabaseTotals, Databases,
+    Delay, Endpoint, ErrorCounts, EventRow, HealthRow, MemoryRow, NodeRow, Outcome, PoolRow, ProcessInfo,
+    ProcessState, RouteRow, ServerRow, ServerState, Shutdown, StatementCounts,
 };
 
 /// 2024-02-29 12:34:56 UTC.
@@ -121,6 +122,8 @@ fn client(id: u32, database: &str, user: &str, state: ClientState) -> ClientRow 
         application_name: "psql".into(),
         prepared_statements: 2,
         pin: (state == ClientState::Active).then_some("temp_table"),
+        waits_for: (state == ClientState::Waiting).then_some(Awaited::Backend(NodeId(0))),
+        statement: "SELECT 1".into(),
     }
 }
 
@@ -142,6 +145,7 @@ fn server() -> ServerRow {
         tls: "TLSv1.3".into(),
         application_name: String::new(),
         prepared_statements: 0,
+        times_lent: 5,
     }
 }
 
@@ -164,6 +168,65 @@ impl AdminView for FakeView {
     fn nodes(&self) -> Vec<NodeRow> {
         self.nodes.lock().clone()
     }
+    fn stats(&self) -> Vec<DatabaseStats> {
+        let totals = DatabaseTotals {
+            assignments: 20,
+            transactions: 10,
+            queries: 12,
+            received: 1000,
+            sent: 2000,
+            transaction_time: Duration::from_millis(100),
+            query_time: Duration::from_millis(60),
+            wait_time: Duration::from_micros(40),
+            client_parses: 5,
+            server_parses: 2,
+            binds: 7,
+            errors: 1,
+        };
+        let before = DatabaseTotals { transactions: 5, queries: 2, ..DatabaseTotals::default() };
+        vec![DatabaseStats { name: "app".into(), totals, before, window: Duration::from_secs(2) }]
+    }
+    fn is_paused(&self, database: &str) -> bool {
+        database == "spare"
+    }
+    fn is_disabled(&self, database: &str) -> bool {
+        database == "spare"
+    }
+    fn health(&self) -> Vec<HealthRow> {
+        let checked = HealthRow {
+            total: 10,
+            success: 8,
+            fail: 2,
+            retry: 2,
+            max_retry: 2,
+            longest: Duration::from_millis(20),
+            shortest: Duration::from_millis(1),
+            time: Duration::from_millis(40),
+            last: Some(now()),
+            last_success: Some(now()),
+            last_fail: Some(now()),
+            failure: "no answer".into(),
+            ..HealthRow::new(NodeId(0))
+        };
+        vec![checked, HealthRow::new(NodeId(1))]
+    }
+    fn events(&self) -> Vec<EventRow> {
+        vec![EventRow {
+            number: 1,
+            at: now(),
+            kind: "node_state",
+            node: Some(NodeId(1)),
+            from: "up".into(),
+            to: "down".into(),
+            reason: "health_check".into(),
+        }]
+    }
+    fn routes(&self) -> Vec<RouteRow> {
+        vec![RouteRow { node: NodeId(1), reason: "read", statements: 11 }]
+    }
+    fn memory(&self) -> Vec<MemoryRow> {
+        vec![MemoryRow { what: "process", items: 1, bytes: 1 << 24 }]
+    }
     fn pools(&self) -> Vec<PoolRow> {
         self.pools.clone()
     }
@@ -182,8 +245,20 @@ impl AdminView for FakeView {
 #[derive(Default)]
 pub(crate) struct FakeControl {
     pub(crate) done: Mutex<Vec<&'static str>>,
+    /// What the commands were about.
+    pub(crate) named: Mutex<Vec<String>>,
     /// The reload is refused.
     pub(crate) broken: bool,
+}
+
+impl FakeControl {
+    fn note(&self, what: &'static str, databases: &Databases) -> Outcome<'_, ()> {
+        self.done.lock().push(what);
+        if let Databases::One(name) = databases {
+            self.named.lock().push(name.clone());
+        }
+        Box::pin(async { Ok(()) })
+    }
 }
 
 impl AdminControl for FakeControl {
@@ -199,9 +274,41 @@ impl AdminControl for FakeControl {
         })
     }
 
+    fn set(&self, key: String, value: String) -> Outcome<'_, String> {
+        self.done.lock().push("set");
+        Box::pin(async move { Ok(format!("{key}: {value}")) })
+    }
+    fn pause(&self, databases: Databases) -> Outcome<'_, ()> {
+        self.note("pause", &databases)
+    }
+    fn resume(&self, databases: Databases) -> Outcome<'_, ()> {
+        self.note("resume", &databases)
+    }
+    fn reconnect(&self, databases: Databases) -> Outcome<'_, ()> {
+        self.note("reconnect", &databases)
+    }
+    fn wait_close(&self, databases: Databases) -> Outcome<'_, ()> {
+        self.note("wait_close", &databases)
+    }
+    fn kill(&self, databases: Databases) -> Outcome<'_, ()> {
+        self.note("kill", &databases)
+    }
+    fn kill_client(&self, id: u32) -> Outcome<'_, ()> {
+        self.note("kill_client", &Databases::One(id.to_string()))
+    }
+    fn enable(&self, database: String) -> Outcome<'_, ()> {
+        self.note("enable", &Databases::One(database))
+    }
+    fn disable(&self, database: String) -> Outcome<'_, ()> {
+        self.note("disable", &Databases::One(database))
+    }
+    fn reopen_logs(&self) -> Outcome<'_, ()> {
+        self.note("reopen_logs", &Databases::All)
+    }
     fn shutdown(&self, mode: Shutdown) -> Outcome<'_, ()> {
         Box::pin(async move {
             self.done.lock().push(match mode {
+                Shutdown::Patient => "patient",
                 Shutdown::Smart => "smart",
                 Shutdown::Fast => "fast",
                 Shutdown::Immediate => "immediate",

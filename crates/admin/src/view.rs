@@ -92,6 +92,66 @@ pub struct ErrorCounts {
     pub error: u64,
 }
 
+/// What was counted for a database since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DatabaseTotals {
+    /// Backends given to clients.
+    pub assignments: u64,
+    /// Transactions.
+    pub transactions: u64,
+    /// Queries.
+    pub queries: u64,
+    /// Bytes from clients.
+    pub received: u64,
+    /// Bytes to clients.
+    pub sent: u64,
+    /// Time that transactions had a backend.
+    pub transaction_time: Duration,
+    /// Time that servers worked on queries.
+    pub query_time: Duration,
+    /// Time that clients waited for a backend.
+    pub wait_time: Duration,
+    /// Parse messages of clients.
+    pub client_parses: u64,
+    /// Parse messages to servers.
+    pub server_parses: u64,
+    /// Bind messages of clients.
+    pub binds: u64,
+    /// Errors that clients were told.
+    pub errors: u64,
+}
+
+impl DatabaseTotals {
+    /// Adds another database's.
+    pub fn add(&mut self, other: &Self) {
+        self.assignments += other.assignments;
+        self.transactions += other.transactions;
+        self.queries += other.queries;
+        self.received += other.received;
+        self.sent += other.sent;
+        self.transaction_time += other.transaction_time;
+        self.query_time += other.query_time;
+        self.wait_time += other.wait_time;
+        self.client_parses += other.client_parses;
+        self.server_parses += other.server_parses;
+        self.binds += other.binds;
+        self.errors += other.errors;
+    }
+}
+
+/// A database's counts, now and a while ago.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DatabaseStats {
+    /// The name that clients ask for.
+    pub name: String,
+    /// Now.
+    pub totals: DatabaseTotals,
+    /// A while ago.
+    pub before: DatabaseTotals,
+    /// How long ago that was.
+    pub window: Duration,
+}
+
 /// The backends of one node, database and user, and who waits for them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolRow {
@@ -139,6 +199,10 @@ pub enum ClientState {
     Active,
     /// Waits for a backend.
     Waiting,
+    /// Has its turn, inside of a transaction.
+    InTransaction,
+    /// Has its turn, and a backend that it is held to outside of transactions.
+    Held,
     /// A cancel request on its way.
     Cancel,
 }
@@ -150,10 +214,16 @@ impl ClientState {
         match self {
             Self::Login => "login",
             Self::Idle => "idle",
-            Self::Active => "active",
+            Self::Active | Self::InTransaction | Self::Held => "active",
             Self::Waiting => "waiting",
             Self::Cancel => "active_cancel_req",
         }
+    }
+
+    /// Whether it is a client of its database, which those that log in or cancel are not yet.
+    #[must_use]
+    pub fn has_logged_in(self) -> bool {
+        !matches!(self, Self::Login | Self::Cancel)
     }
 }
 
@@ -192,6 +262,23 @@ pub struct ClientRow {
     pub prepared_statements: u32,
     /// What holds it to its backend between transactions.
     pub pin: Option<&'static str>,
+    /// What it waits for.
+    pub waits_for: Option<Awaited>,
+    /// What it asked for last, cut; for itself and administrators.
+    pub statement: String,
+}
+
+/// What a client waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// A backend of that node that another client has.
+    Backend(NodeId),
+    /// Its turn to connect to that node.
+    Turn(NodeId),
+    /// RESUME.
+    Resume,
+    /// A node that may be used: a failover is under way.
+    Node,
 }
 
 /// What a backend is doing.
@@ -252,6 +339,8 @@ pub struct ServerRow {
     pub application_name: String,
     /// Prepared statements that it holds.
     pub prepared_statements: u32,
+    /// How often a session had it.
+    pub times_lent: u32,
 }
 
 /// What the whole process is doing.
@@ -275,6 +364,100 @@ impl ProcessState {
             Self::Stopping => "stopping",
         }
     }
+}
+
+/// The checks of one node since the start, or since it is configured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HealthRow {
+    /// The node.
+    pub node: NodeId,
+    /// Checks.
+    pub total: u64,
+    /// Those that the node answered.
+    pub success: u64,
+    /// Those that it did not.
+    pub fail: u64,
+    /// Checks that were repeated because the one before failed.
+    pub retry: u64,
+    /// The longest row of such repeats.
+    pub max_retry: u64,
+    /// Times that answered checks took.
+    pub longest: Duration,
+    /// The shortest of them.
+    pub shortest: Duration,
+    /// All of them.
+    pub time: Duration,
+    /// The last check.
+    pub last: Option<SystemTime>,
+    /// The last that was answered.
+    pub last_success: Option<SystemTime>,
+    /// The last that was not.
+    pub last_fail: Option<SystemTime>,
+    /// Why.
+    pub failure: String,
+}
+
+impl HealthRow {
+    /// Of a node that was not checked yet.
+    #[must_use]
+    pub fn new(node: NodeId) -> Self {
+        Self {
+            node,
+            total: 0,
+            success: 0,
+            fail: 0,
+            retry: 0,
+            max_retry: 0,
+            longest: Duration::ZERO,
+            shortest: Duration::ZERO,
+            time: Duration::ZERO,
+            last: None,
+            last_success: None,
+            last_fail: None,
+            failure: String::new(),
+        }
+    }
+}
+
+/// Something that has happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventRow {
+    /// Its number; they rise by one.
+    pub number: u64,
+    /// When.
+    pub at: SystemTime,
+    /// What kind of thing: `node_state`, `node_role`, `primary`, `nodes` ...
+    pub kind: &'static str,
+    /// The node that it is about.
+    pub node: Option<NodeId>,
+    /// What was before.
+    pub from: String,
+    /// What is now.
+    pub to: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Statements sent to a node for a reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteRow {
+    /// The node.
+    pub node: NodeId,
+    /// Why it was chosen.
+    pub reason: &'static str,
+    /// How many.
+    pub statements: u64,
+}
+
+/// One use of memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryRow {
+    /// What for.
+    pub what: &'static str,
+    /// How many things.
+    pub items: u64,
+    /// Their bytes, together.
+    pub bytes: u64,
 }
 
 /// What does not change while the process lives.
@@ -302,6 +485,20 @@ pub trait AdminView: Send + Sync {
     fn epoch(&self) -> u64;
     /// The nodes, in the order of their ids.
     fn nodes(&self) -> Vec<NodeRow>;
+    /// What was counted for each database that was used, by name.
+    fn stats(&self) -> Vec<DatabaseStats>;
+    /// Whether the clients of a database get no backend.
+    fn is_paused(&self, database: &str) -> bool;
+    /// Whether new clients of a database are turned away.
+    fn is_disabled(&self, database: &str) -> bool;
+    /// The checks of the nodes, in the order of their ids.
+    fn health(&self) -> Vec<HealthRow>;
+    /// What has happened to the nodes and the process, the oldest first.
+    fn events(&self) -> Vec<EventRow>;
+    /// Statements sent by node and reason; reasons that never occurred are left out.
+    fn routes(&self) -> Vec<RouteRow>;
+    /// What the memory is used for.
+    fn memory(&self) -> Vec<MemoryRow>;
     /// The pools.
     fn pools(&self) -> Vec<PoolRow>;
     /// The clients, those of the admin database included.
@@ -312,9 +509,20 @@ pub trait AdminView: Send + Sync {
     fn load_balance_node(&self, session: u32) -> Option<NodeId>;
 }
 
+/// Which databases a command is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Databases {
+    /// All.
+    All,
+    /// That one, by the name that clients ask for.
+    One(String),
+}
+
 /// How the process is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Shutdown {
+    /// No new clients; it ends when those that are there have left by themselves.
+    Patient,
     /// Transactions finish, then their sessions are told goodbye.
     Smart,
     /// Sessions are told goodbye now.
@@ -333,6 +541,66 @@ pub trait AdminControl: Send + Sync {
     /// # Errors
     /// The configuration is refused; nothing has changed.
     fn reload(&self) -> Outcome<'_, String>;
+
+    /// Changes one key of the configuration until the next reload or restart; `value` is as in the file.
+    ///
+    /// # Errors
+    /// The value is refused, or the key needs a restart; nothing has changed.
+    fn set(&self, key: String, value: String) -> Outcome<'_, String>;
+
+    /// Gives no client a backend, and waits until those that have one have given it back.
+    ///
+    /// # Errors
+    /// Nobody knows the database; it was resumed meanwhile.
+    fn pause(&self, databases: Databases) -> Outcome<'_, ()>;
+
+    /// Ends a pause.
+    ///
+    /// # Errors
+    /// Nothing is paused.
+    fn resume(&self, databases: Databases) -> Outcome<'_, ()>;
+
+    /// Replaces every backend as soon as nobody has it.
+    ///
+    /// # Errors
+    /// Nobody knows the database.
+    fn reconnect(&self, databases: Databases) -> Outcome<'_, ()>;
+
+    /// Waits until every backend that was to be closed is.
+    ///
+    /// # Errors
+    /// Nobody knows the database.
+    fn wait_close(&self, databases: Databases) -> Outcome<'_, ()>;
+
+    /// Ends all clients now, and pauses.
+    ///
+    /// # Errors
+    /// Nobody knows the database.
+    fn kill(&self, databases: Databases) -> Outcome<'_, ()>;
+
+    /// Ends one client.
+    ///
+    /// # Errors
+    /// There is none of that number.
+    fn kill_client(&self, id: u32) -> Outcome<'_, ()>;
+
+    /// Lets new clients of a database come in.
+    ///
+    /// # Errors
+    /// They could already.
+    fn enable(&self, database: String) -> Outcome<'_, ()>;
+
+    /// Turns new clients of a database away.
+    ///
+    /// # Errors
+    /// They are already.
+    fn disable(&self, database: String) -> Outcome<'_, ()>;
+
+    /// Opens the log file anew.
+    ///
+    /// # Errors
+    /// It cannot be opened; the old one stays in use.
+    fn reopen_logs(&self) -> Outcome<'_, ()>;
 
     /// Begins to end the process. The answer comes when that has begun, not when it is done.
     ///

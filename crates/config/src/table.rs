@@ -281,16 +281,16 @@ table! {
         log_destination: LogDestination, Limits::none(), "stderr", Reload, Active;
         /// Whether each client that comes in is logged.
         log_connections: bool, Limits::none(), "off", Reload, Active;
-        /// Whether each client that leaves is logged.
+        /// Whether each client that leaves is logged, with the sums of its session.
         log_disconnections: bool, Limits::none(), "off", Reload, Active;
         /// Whether each statement's route and its reason are logged.
         log_statement_routes: bool, Limits::none(), "off", Reload, Active;
         /// Whether each statement is logged with its node.
-        log_per_node_statement: bool, Limits::none(), "off", Reload, Reserved;
+        log_per_node_statement: bool, Limits::none(), "off", Reload, Active;
         /// Whether a NOTICE tells the client which node ran what.
-        notice_per_node_statement: bool, Limits::none(), "off", Reload, Reserved;
+        notice_per_node_statement: bool, Limits::none(), "off", Reload, Active;
         /// Statements that take at least this long are logged; 0 logs all, -1 none.
-        log_min_duration_statement: Option<Duration>, Limits::of(Milliseconds, 0, DAY).off(Off::MinusOne), "-1", Reload, Reserved;
+        log_min_duration_statement: Option<Duration>, Limits::of(Milliseconds, 0, DAY).off(Off::MinusOne), "-1", Reload, Active;
         /// The file that holds the process id while pgweir runs.
         pid_file: Option<PathBuf>, Limits::none(), "null", Restart, Active;
         /// How long a stop waits for transactions to finish.

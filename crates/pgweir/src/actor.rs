@@ -16,6 +16,7 @@ use telemetry::{Metrics, Published};
 use tokio::sync::oneshot;
 
 use crate::clock::Clock;
+use crate::events::Events;
 use crate::probes::Wakes;
 
 /// Events that wait for the core. A step takes microseconds; a full channel means that thousands of sessions see
@@ -57,6 +58,7 @@ pub(crate) struct Outlets {
     pub(crate) wakes: Wakes,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) clock: Clock,
+    pub(crate) events: Events,
 }
 
 impl Cluster {
@@ -176,6 +178,7 @@ impl Actor {
     }
 
     fn record(&self, record: Record) {
+        self.outlets.events.record(&record);
         let topology = self.core.topology();
         let name = |id: NodeId| topology.node(id).map(address).unwrap_or_default();
         match record {
@@ -248,6 +251,7 @@ mod tests {
             wakes: Wakes::default(),
             metrics: Arc::clone(&metrics),
             clock,
+            events: Events::default(),
         };
         Running { cluster: Cluster::start(core, outlets).unwrap(), topology, reports, metrics, clock }
     }

@@ -1,9 +1,14 @@
-//! The commands that the console may give, on their way to the supervisor.
+//! The commands that the console may give: those about sessions are the proxy's, the others go to the supervisor.
+
+use std::sync::{Arc, OnceLock};
 
 use admin::AdminControl;
-use admin::view::{Outcome, Shutdown};
+use admin::view::{Databases, Outcome, Shutdown};
 use protocol::error::PgError;
 use protocol::sqlstate::SqlState;
+use proxy::Proxy;
+use proxy::gates::Scope;
+use telemetry::logging::LoggingError;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::reload::ReloadError;
@@ -16,6 +21,8 @@ const CONFIG_FILE_ERROR: SqlState = SqlState(*b"F0000");
 /// What the supervisor is asked to do, and where the answer goes.
 pub(crate) enum Command {
     Reload(oneshot::Sender<Result<String, ReloadError>>),
+    Set { key: String, value: String, reply: oneshot::Sender<Result<String, ReloadError>> },
+    ReopenLogs(oneshot::Sender<Result<(), LoggingError>>),
     Shutdown(Shutdown, oneshot::Sender<Result<(), Already>>),
 }
 
@@ -24,19 +31,36 @@ pub(crate) enum Command {
 pub(crate) struct Already;
 
 /// The console's end.
-pub(crate) struct Control(mpsc::Sender<Command>);
+pub(crate) struct Control {
+    supervisor: mpsc::Sender<Command>,
+    proxy: Arc<OnceLock<Arc<Proxy>>>,
+}
 
-/// The two ends.
-pub(crate) fn channel() -> (Control, mpsc::Receiver<Command>) {
-    let (sender, receiver) = mpsc::channel(CHANNEL);
-    (Control(sender), receiver)
+/// The two ends. The proxy comes to life later.
+pub(crate) fn channel(proxy: Arc<OnceLock<Arc<Proxy>>>) -> (Control, mpsc::Receiver<Command>) {
+    let (supervisor, receiver) = mpsc::channel(CHANNEL);
+    (Control { supervisor, proxy }, receiver)
 }
 
 impl Control {
     async fn ask<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, PgError> {
         let (reply, answer) = oneshot::channel();
-        self.0.send(make(reply)).await.map_err(|_| gone())?;
+        self.supervisor.send(make(reply)).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())
+    }
+
+    fn proxy(&self) -> Result<&Proxy, PgError> {
+        self.proxy.get().map(|proxy| &**proxy).ok_or_else(gone)
+    }
+
+    /// The proxy, and the databases that are meant.
+    fn scope(&self, databases: Databases) -> Result<(&Proxy, Scope), PgError> {
+        let proxy = self.proxy()?;
+        match databases {
+            Databases::All => Ok((proxy, Scope::All)),
+            Databases::One(name) if proxy.knows(&name) => Ok((proxy, Scope::Database(name))),
+            Databases::One(name) => Err(unknown(&name)),
+        }
     }
 }
 
@@ -44,14 +68,103 @@ fn gone() -> PgError {
     PgError::error(SqlState::ADMIN_SHUTDOWN, "pgweir is ending")
 }
 
+fn unknown(database: &str) -> PgError {
+    PgError::error(SqlState::INVALID_CATALOG_NAME, format!("nobody uses a database \"{database}\""))
+        .with_hint("SHOW DATABASES lists those that are configured or in use.")
+}
+
+fn not_now(text: impl Into<String>) -> PgError {
+    PgError::error(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, text.into())
+}
+
+fn done<'a, T: Send + 'a>(outcome: Result<T, PgError>) -> Outcome<'a, T> {
+    Box::pin(async move { outcome })
+}
+
+fn config_error(error: &ReloadError) -> PgError {
+    PgError::error(CONFIG_FILE_ERROR, "the configuration is refused; nothing has changed")
+        .with_detail(error.to_string())
+}
+
 impl AdminControl for Control {
     fn reload(&self) -> Outcome<'_, String> {
-        Box::pin(async {
-            self.ask(Command::Reload).await?.map_err(|error| {
-                PgError::error(CONFIG_FILE_ERROR, "the configuration is refused; nothing has changed")
-                    .with_detail(error.to_string())
+        Box::pin(async { self.ask(Command::Reload).await?.map_err(|error| config_error(&error)) })
+    }
+
+    fn set(&self, key: String, value: String) -> Outcome<'_, String> {
+        Box::pin(async move {
+            let set = self.ask(|reply| Command::Set { key, value, reply }).await?;
+            set.map_err(|error| match &error {
+                ReloadError::NeedsRestart(_) => {
+                    PgError::error(SqlState::CANT_CHANGE_RUNTIME_PARAM, error.to_string())
+                        .with_hint("Change it in the configuration file, and restart pgweir.")
+                }
+                _ => config_error(&error),
             })
         })
+    }
+
+    fn reopen_logs(&self) -> Outcome<'_, ()> {
+        Box::pin(async {
+            let reopened = self.ask(Command::ReopenLogs).await?;
+            reopened.map_err(|error| PgError::error(SqlState::SYSTEM_ERROR, error.to_string()))
+        })
+    }
+
+    fn pause(&self, databases: Databases) -> Outcome<'_, ()> {
+        Box::pin(async move {
+            let (proxy, scope) = self.scope(databases)?;
+            tracing::info!(?scope, "paused");
+            match proxy.pause(&scope).await {
+                true => Ok(()),
+                false => Err(not_now("it was resumed before all transactions had ended")),
+            }
+        })
+    }
+
+    fn resume(&self, databases: Databases) -> Outcome<'_, ()> {
+        done(self.scope(databases).and_then(|(proxy, scope)| {
+            tracing::info!(?scope, "resumed");
+            if proxy.resume(&scope) { Ok(()) } else { Err(not_now("nothing is paused")) }
+        }))
+    }
+
+    fn reconnect(&self, databases: Databases) -> Outcome<'_, ()> {
+        done(self.scope(databases).map(|(proxy, scope)| proxy.renew(&scope)))
+    }
+
+    fn wait_close(&self, databases: Databases) -> Outcome<'_, ()> {
+        Box::pin(async move {
+            let (proxy, scope) = self.scope(databases)?;
+            proxy.wait_closed(&scope).await;
+            Ok(())
+        })
+    }
+
+    fn kill(&self, databases: Databases) -> Outcome<'_, ()> {
+        done(self.scope(databases).map(|(proxy, scope)| proxy.kill(&scope)))
+    }
+
+    fn kill_client(&self, id: u32) -> Outcome<'_, ()> {
+        let error = || {
+            PgError::error(SqlState::UNDEFINED_OBJECT, format!("there is no client {id}"))
+                .with_hint("SHOW CLIENTS has their numbers in the column id.")
+        };
+        done(self.proxy().and_then(|proxy| proxy.kill_client(id).then_some(()).ok_or_else(error)))
+    }
+
+    fn enable(&self, database: String) -> Outcome<'_, ()> {
+        done(self.proxy().and_then(|proxy| {
+            let was = proxy.gates().enable(&database);
+            was.then_some(()).ok_or_else(|| not_now(format!("database \"{database}\" is not disabled")))
+        }))
+    }
+
+    fn disable(&self, database: String) -> Outcome<'_, ()> {
+        done(self.scope(Databases::One(database.clone())).and_then(|(proxy, _)| {
+            let news = proxy.gates().disable(&database);
+            news.then_some(()).ok_or_else(|| not_now(format!("database \"{database}\" is disabled already")))
+        }))
     }
 
     fn shutdown(&self, mode: Shutdown) -> Outcome<'_, ()> {

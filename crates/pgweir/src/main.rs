@@ -4,14 +4,18 @@
 //! to a running one ([`remote`]). Nothing imports this crate.
 
 mod actor;
+mod averages;
 mod check;
 mod cli;
 mod clock;
 mod control;
 mod demo;
+mod events;
 mod files;
+mod health;
 mod http;
 mod http_get;
+mod memory;
 mod passwd;
 mod pid_file;
 mod probe_query;

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::actor::Cluster;
 use crate::clock::Clock;
+use crate::health::Health;
 use crate::probe_query::{Fault, Link, ProbeError};
 use crate::specs::ProbeSpec;
 
@@ -54,14 +55,15 @@ pub(crate) struct Probes {
     wakes: Wakes,
     cluster: Cluster,
     clock: Clock,
+    health: Health,
     specs: Vec<ProbeSpec>,
     running: Vec<JoinHandle<()>>,
 }
 
 impl Probes {
     /// No probe yet.
-    pub(crate) fn new(tasks: Tasks, wakes: Wakes, cluster: Cluster, clock: Clock) -> Self {
-        Self { tasks, wakes, cluster, clock, specs: Vec::new(), running: Vec::new() }
+    pub(crate) fn new(tasks: Tasks, wakes: Wakes, cluster: Cluster, clock: Clock, health: Health) -> Self {
+        Self { tasks, wakes, cluster, clock, health, specs: Vec::new(), running: Vec::new() }
     }
 
     /// Whether these are the probes that run.
@@ -80,6 +82,12 @@ impl Probes {
 
     /// Starts a probe for each node; call [`Probes::stop`] first.
     pub(crate) fn start(&mut self, specs: Vec<ProbeSpec>) {
+        let addresses = |specs: &[ProbeSpec]| -> Vec<String> {
+            specs.iter().map(|spec| spec.backend.to_string()).collect()
+        };
+        if addresses(&specs) != addresses(&self.specs) {
+            self.health.forget();
+        }
         let bells = self.wakes.replace(specs.len());
         for (spec, bell) in specs.iter().zip(bells) {
             let probe = Probe {
@@ -87,6 +95,7 @@ impl Probes {
                 bell,
                 cluster: self.cluster.clone(),
                 clock: self.clock,
+                health: self.health.clone(),
                 link: None,
                 said: None,
             };
@@ -102,6 +111,7 @@ struct Probe {
     bell: Arc<Bell>,
     cluster: Cluster,
     clock: Clock,
+    health: Health,
     link: Option<Link>,
     /// What was said last about its failures: the same is not said twice.
     said: Option<String>,
@@ -136,12 +146,15 @@ impl Probe {
         let had_link = self.link.is_some();
         // Dropping what is under way closes the connection.
         let outcome = timeout(self.spec.check.timeout, Box::pin(self.ask())).await;
+        let took = self.clock.now().0.saturating_sub(started.0);
         let failure = match outcome {
             Ok(Ok(facts)) => {
                 self.said = None;
+                self.health.checked(node, took, None);
                 return Some(Event::CheckOk { node, started, facts });
             }
             Ok(Err(error)) => {
+                self.health.checked(node, took, Some(&error.to_string()));
                 self.say(error.to_string());
                 match error.fault() {
                     Fault::Node(failure) => failure,
@@ -149,6 +162,7 @@ impl Probe {
                 }
             }
             Err(_) => {
+                self.health.checked(node, took, Some("no answer within the time allowed"));
                 self.say("no answer within the time allowed".to_owned());
                 ConnectFailure::TimedOut
             }

@@ -14,6 +14,7 @@ use telemetry::metrics::MetricsError;
 use telemetry::{Metrics, Published};
 
 use crate::actor::{Cluster, CommandError};
+use crate::events::Events;
 use crate::files;
 use crate::probes::Probes;
 use crate::specs;
@@ -27,6 +28,9 @@ pub(crate) enum ReloadError {
     /// The file is refused.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
+    /// SET of a key that only a start reads.
+    #[error("\"{0}\" needs a restart")]
+    NeedsRestart(String),
     /// The log cannot be changed.
     #[error(transparent)]
     Logging(#[from] LoggingError),
@@ -41,6 +45,7 @@ pub(crate) struct Reloader {
     pub(crate) config: Published<Config>,
     pub(crate) logging: Logging,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) events: Events,
     pub(crate) cluster: Cluster,
     pub(crate) probes: Probes,
     pub(crate) proxy: Arc<Proxy>,
@@ -58,11 +63,14 @@ impl Reloader {
             Ok(plan) => {
                 self.metrics.reloads_ok.inc();
                 log_plan(&plan);
+                let words = plan.to_string().replace('\n', "; ");
+                self.events.process("reload", words, "");
                 Ok(plan.to_string())
             }
             Err(error) => {
                 self.metrics.reloads_failed.inc();
                 tracing::error!(file = %self.file.display(), %error, "reload refused, nothing has changed");
+                self.events.process("reload", "refused", error.to_string());
                 Err(error)
             }
         }
@@ -70,9 +78,29 @@ impl Reloader {
 
     async fn try_reload(&mut self) -> Result<Plan, ReloadError> {
         let running = self.config.load();
-        let mut config = config::load(&self.file)?;
-        let plan = Plan::between(&running, &config);
-        config.keep_restart_keys(&running);
+        let config = config::load(&self.file)?;
+        self.apply(config, &running).await
+    }
+
+    /// Changes one key until the next reload.
+    ///
+    /// # Errors
+    /// Why nothing has changed.
+    pub(crate) async fn set(&mut self, key: String, value: String) -> Result<String, ReloadError> {
+        let running = self.config.load();
+        if config::KEYS.iter().any(|known| known.name == key && known.effect == config::Effect::Restart) {
+            return Err(ReloadError::NeedsRestart(key));
+        }
+        let config = running.with(&[(&key, &value)], "SET")?;
+        let plan = self.apply(config, &running).await?;
+        log_plan(&plan);
+        self.events.process("set", plan.to_string(), "");
+        Ok(plan.to_string())
+    }
+
+    async fn apply(&mut self, mut config: Config, running: &Config) -> Result<Plan, ReloadError> {
+        let plan = Plan::between(running, &config);
+        config.keep_restart_keys(running);
         self.metrics.set_nodes(&specs::labels(&config))?;
         self.logging.apply(&specs::logging(&config))?;
         // Nothing is refused from here on.
@@ -80,7 +108,7 @@ impl Reloader {
             tracing::warn!("{warning}");
         }
         files::compare(specs::files(&config), self.file_limit);
-        self.commit(config, &running).await;
+        self.commit(config, running).await;
         Ok(plan)
     }
 

@@ -20,9 +20,12 @@ use telemetry::{Metrics, Published, Tasks};
 use tokio::sync::mpsc;
 
 use crate::actor::{Cluster, Outlets};
+use crate::averages::Averages;
 use crate::cli::{Failure, load};
 use crate::clock::Clock;
 use crate::control::{self, Already, Command, Control};
+use crate::events::Events;
+use crate::health::Health;
 use crate::pid_file::PidFile;
 use crate::probes::{Probes, Wakes};
 use crate::reload::Reloader;
@@ -36,6 +39,9 @@ use crate::{files, http, specs};
 /// How long the start waits for the nodes' first answers before clients are let in. With a node that does not answer
 /// it takes that long.
 const FIRST_ANSWERS: Duration = Duration::from_millis(1500);
+
+/// How often the counts are looked at.
+const LOOK_AT_COUNTS: Duration = Duration::from_secs(10);
 
 /// Runs until a signal or the console ends it.
 ///
@@ -86,6 +92,8 @@ struct Shared {
     metrics: Arc<Metrics>,
     proxy: Arc<OnceLock<Arc<Proxy>>>,
     freshness: Published<Freshness>,
+    events: Events,
+    health: Health,
     wish: sampler::Wish,
 }
 
@@ -103,18 +111,22 @@ impl Start<'_> {
             proxy: Arc::default(),
             freshness: Published::new(Freshness::default()),
             wish: Arc::default(),
+            events: Events::default(),
+            health: Health::default(),
             config: Published::new(config),
             metrics,
         };
         let wakes = Wakes::default();
         let cluster = self.start_cluster(core, &shared, wakes.clone())?;
-        let mut probes = Probes::new(self.tasks.clone(), wakes, cluster.clone(), self.clock);
+        let mut probes =
+            Probes::new(self.tasks.clone(), wakes, cluster.clone(), self.clock, shared.health.clone());
         probes.start(probe_specs);
         self.start_sampler(&shared);
         first_answers(&shared.topology).await;
 
-        let (control, commands) = control::channel();
+        let (control, commands) = control::channel(Arc::clone(&shared.proxy));
         let view: Arc<dyn AdminView> = Arc::new(self.view(&shared));
+        self.keep_averages(&view);
         http::start(&shared.config.load(), &self.tasks, &view, &shared.metrics).await?;
         let proxy = self.start_proxy(&shared, &cluster, view, control)?;
         let reloader = Reloader {
@@ -122,6 +134,7 @@ impl Start<'_> {
             config: shared.config.clone(),
             logging: self.logging,
             metrics: shared.metrics,
+            events: shared.events,
             cluster,
             probes,
             proxy: Arc::clone(&proxy),
@@ -147,6 +160,7 @@ impl Start<'_> {
             wakes,
             metrics: Arc::clone(&shared.metrics),
             clock: self.clock,
+            events: shared.events.clone(),
         };
         Cluster::start(core, outlets).context("cannot start the cluster's thread")
     }
@@ -163,6 +177,17 @@ impl Start<'_> {
         });
     }
 
+    /// Somebody looks at the counts often enough for the averages, even when nobody asks for them.
+    fn keep_averages(&self, view: &Arc<dyn AdminView>) {
+        let view = Arc::clone(view);
+        self.tasks.spawn("averages", async move {
+            loop {
+                tokio::time::sleep(LOOK_AT_COUNTS).await;
+                view.stats();
+            }
+        });
+    }
+
     fn view(&self, shared: &Shared) -> View {
         View {
             clock: self.clock,
@@ -173,6 +198,9 @@ impl Start<'_> {
             state: shared.state.clone(),
             metrics: Arc::clone(&shared.metrics),
             proxy: Arc::clone(&shared.proxy),
+            events: shared.events.clone(),
+            health: shared.health.clone(),
+            averages: Arc::new(Averages::new(self.clock.started())),
         }
     }
 
@@ -261,12 +289,13 @@ impl Supervisor {
         let timeout = self.reloader.config.load().shutdown_timeout;
         let deadline = self.stopping.deadline(timeout);
         let left = deadline.map(|deadline| deadline.0.saturating_sub(self.clock.now().0));
-        let ending = deadline.is_some();
+        let ending = self.stopping.mode().is_some();
+        let limited = deadline.is_some();
         tokio::select! {
             asked = self.signals.next() => Woken::Signal(asked),
             Some(command) = self.commands.recv() => Woken::Command(command),
             () = self.proxy.drained(), if ending => Woken::Drained,
-            () = tokio::time::sleep(left.unwrap_or_default()), if ending => Woken::Late,
+            () = tokio::time::sleep(left.unwrap_or_default()), if limited => Woken::Late,
         }
     }
 
@@ -297,6 +326,12 @@ impl Supervisor {
             Command::Reload(reply) => {
                 let _ = reply.send(self.reloader.reload().await);
             }
+            Command::Set { key, value, reply } => {
+                let _ = reply.send(self.reloader.set(key, value).await);
+            }
+            Command::ReopenLogs(reply) => {
+                let _ = reply.send(self.reloader.logging.reopen());
+            }
             Command::Shutdown(mode, reply) => {
                 let step = self.stopping.ask(mode, self.clock.now());
                 let outcome = if step == Step::Nothing { Err(Already) } else { Ok(()) };
@@ -309,11 +344,13 @@ impl Supervisor {
     fn take(&self, step: Step) {
         let Step::Begin(mode) = step else { return };
         let (mode, word) = match mode {
+            Shutdown::Patient => (ShutdownMode::Patient, "patient"),
             Shutdown::Smart => (ShutdownMode::Smart, "smart"),
             Shutdown::Fast => (ShutdownMode::Fast, "fast"),
             Shutdown::Immediate => (ShutdownMode::Immediate, "immediate"),
         };
         tracing::info!(mode = word, "pgweir stops");
+        self.reloader.events.process("stop", word, "");
         self.state.publish(ProcessState::Stopping);
         self.proxy.shutdown(mode);
     }

@@ -40,14 +40,16 @@ impl Stopping {
 
     /// SIGTERM: smart, and the second time fast.
     pub(crate) fn terminate(&mut self, now: Moment) -> Step {
-        let mode = if self.begun.is_none() { Shutdown::Smart } else { Shutdown::Fast };
+        let mild = self.mode().is_none_or(|mode| mode == Shutdown::Patient);
+        let mode = if mild { Shutdown::Smart } else { Shutdown::Fast };
         self.ask(mode, now)
     }
 
-    /// When the mode under way has had its time; `shutdown_timeout` is the smart mode's.
+    /// When the mode under way has had its time; `shutdown_timeout` is the smart mode's. The patient one has no end.
     pub(crate) fn deadline(&self, shutdown_timeout: Duration) -> Option<Moment> {
         let (mode, since) = self.begun?;
         let limit = match mode {
+            Shutdown::Patient => return None,
             Shutdown::Smart => shutdown_timeout,
             Shutdown::Fast => FAST_LIMIT,
             Shutdown::Immediate => Duration::ZERO,
@@ -58,6 +60,7 @@ impl Stopping {
     /// The mode under way has had its time.
     pub(crate) fn escalate(&mut self, now: Moment) -> Step {
         match self.mode() {
+            Some(Shutdown::Patient) => Step::Nothing,
             Some(Shutdown::Smart) => self.ask(Shutdown::Fast, now),
             Some(Shutdown::Fast | Shutdown::Immediate) => self.ask(Shutdown::Immediate, now),
             None => Step::Nothing,
@@ -67,9 +70,10 @@ impl Stopping {
 
 fn strictness(mode: Shutdown) -> u8 {
     match mode {
-        Shutdown::Smart => 0,
-        Shutdown::Fast => 1,
-        Shutdown::Immediate => 2,
+        Shutdown::Patient => 0,
+        Shutdown::Smart => 1,
+        Shutdown::Fast => 2,
+        Shutdown::Immediate => 3,
     }
 }
 

@@ -1,22 +1,28 @@
 //! What the console and HTTP show, gathered from snapshots: topology, reports, configuration, counters, registry.
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use admin::AdminView;
 use admin::view::{
-    ClientRow, ClientState, Delay, Endpoint, ErrorCounts, NodeRow, PoolRow, ProcessInfo, ProcessState,
-    ServerRow, ServerState, StatementCounts,
+    Awaited, ClientRow, ClientState, DatabaseStats, DatabaseTotals, Delay, Endpoint, ErrorCounts, EventRow,
+    HealthRow, MemoryRow, NodeRow, PoolRow, ProcessInfo, ProcessState, RouteRow, ServerRow, ServerState,
+    StatementCounts,
 };
 use cluster::{Facts, Freshness, Node, NodeId, NodeReport, Role, Topology};
 use config::Config;
 use proxy::Proxy;
 use proxy::pool::Pool;
-use proxy::registry::{self, ClientEntry, Flag, Peer, ServerEntry};
+use proxy::registry::{self, ClientEntry, Flag, Peer, ServerEntry, WaitsFor};
+use proxy::stats::{Count, Totals};
 use telemetry::metrics::{Kind, NodeMetrics, Severity};
 use telemetry::{Metrics, Published};
 
+use crate::averages::Averages;
 use crate::clock::Clock;
+use crate::events::Events;
+use crate::health::Health;
+use crate::memory;
 
 /// The snapshots. The proxy comes last to life and is bound late: it needs the console, which needs this.
 pub(crate) struct View {
@@ -28,6 +34,9 @@ pub(crate) struct View {
     pub(crate) state: Published<ProcessState>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) proxy: Arc<OnceLock<Arc<Proxy>>>,
+    pub(crate) averages: Arc<Averages>,
+    pub(crate) events: Events,
+    pub(crate) health: Health,
 }
 
 impl View {
@@ -73,7 +82,12 @@ impl AdminView for View {
     }
 
     fn state(&self) -> ProcessState {
-        *self.state.load()
+        match *self.state.load() {
+            ProcessState::Active if self.proxy.get().is_some_and(|proxy| proxy.gates().all_paused()) => {
+                ProcessState::Paused
+            }
+            state => state,
+        }
     }
 
     fn now(&self) -> SystemTime {
@@ -97,6 +111,51 @@ impl AdminView for View {
         topology.nodes.iter().map(row).collect()
     }
 
+    fn stats(&self) -> Vec<DatabaseStats> {
+        let counts = self.proxy.get().map(|proxy| proxy.database_totals()).unwrap_or_default();
+        let (before, window) = self.averages.before(Instant::now(), &counts);
+        let row = |(name, totals): (&Arc<str>, &Totals)| DatabaseStats {
+            name: name.to_string(),
+            totals: database_totals(totals),
+            before: before.get(name).map(database_totals).unwrap_or_default(),
+            window,
+        };
+        counts.iter().map(row).collect()
+    }
+
+    fn is_paused(&self, database: &str) -> bool {
+        self.proxy.get().is_some_and(|proxy| proxy.gates().is_paused(database))
+    }
+
+    fn is_disabled(&self, database: &str) -> bool {
+        self.proxy.get().is_some_and(|proxy| proxy.gates().is_disabled(database))
+    }
+
+    fn health(&self) -> Vec<HealthRow> {
+        self.health.rows(self.topology.load().nodes.len())
+    }
+
+    fn events(&self) -> Vec<EventRow> {
+        self.events.all()
+    }
+
+    fn routes(&self) -> Vec<RouteRow> {
+        let nodes = self.metrics.nodes();
+        let of = |node: &Arc<NodeMetrics>| {
+            let (id, routed) = (NodeId(node.label().id), node.routed.clone());
+            router::Reason::ALL.iter().enumerate().map(move |(position, reason)| RouteRow {
+                node: id,
+                reason: reason.as_str(),
+                statements: routed.get(position),
+            })
+        };
+        nodes.iter().flat_map(of).filter(|route| route.statements > 0).collect()
+    }
+
+    fn memory(&self) -> Vec<MemoryRow> {
+        memory::rows(self.proxy.get().map(|proxy| &**proxy))
+    }
+
     fn pools(&self) -> Vec<PoolRow> {
         let config = self.config.load();
         let pools = self.proxy.get().map(|proxy| proxy.pools()).unwrap_or_default();
@@ -117,6 +176,24 @@ impl AdminView for View {
     fn load_balance_node(&self, session: u32) -> Option<NodeId> {
         let servers = self.proxy.get()?.registry().servers();
         servers.iter().find(|server| server.client() == Some(session)).map(|server| server.node)
+    }
+}
+
+fn database_totals(totals: &Totals) -> DatabaseTotals {
+    let time = |what| Duration::from_nanos(totals.get(what));
+    DatabaseTotals {
+        assignments: totals.get(Count::Assignments),
+        transactions: totals.get(Count::Transactions),
+        queries: totals.get(Count::Queries),
+        received: totals.get(Count::Received),
+        sent: totals.get(Count::Sent),
+        transaction_time: time(Count::TransactionNanos),
+        query_time: time(Count::QueryNanos),
+        wait_time: time(Count::WaitNanos),
+        client_parses: totals.get(Count::ClientParses),
+        server_parses: totals.get(Count::ServerParses),
+        binds: totals.get(Count::Binds),
+        errors: totals.get(Count::Errors),
     }
 }
 
@@ -158,6 +235,8 @@ fn client_row(client: &ClientEntry, now: SystemTime) -> ClientRow {
         registry::ClientState::Idle => ClientState::Idle,
         registry::ClientState::Active => ClientState::Active,
         registry::ClientState::Waiting => ClientState::Waiting,
+        registry::ClientState::InTransaction => ClientState::InTransaction,
+        registry::ClientState::Held => ClientState::Held,
     };
     let request_at = client.request_at();
     let wait = match state {
@@ -181,6 +260,13 @@ fn client_row(client: &ClientEntry, now: SystemTime) -> ClientRow {
         application_name: names.application_name,
         prepared_statements: client.statements(),
         pin: client.pin().map(|pin| pin.as_str()),
+        waits_for: client.waits_for().map(|what| match what {
+            WaitsFor::Backend(node) => Awaited::Backend(node),
+            WaitsFor::Turn(node) => Awaited::Turn(node),
+            WaitsFor::Resume => Awaited::Resume,
+            WaitsFor::Node => Awaited::Node,
+        }),
+        statement: client.statement(),
     }
 }
 
@@ -206,6 +292,7 @@ fn server_row(server: &ServerEntry) -> ServerRow {
         tls: String::new(),
         application_name: String::new(),
         prepared_statements: server.statements(),
+        times_lent: server.times_lent(),
     }
 }
 

@@ -119,6 +119,12 @@ impl Buffers {
         }
     }
 
+    /// How many are kept unused.
+    #[must_use]
+    pub fn unused(&self) -> usize {
+        self.kept.lock().len()
+    }
+
     /// Takes the memory back when nothing is in it; one that has grown is freed.
     pub fn reclaim(&self, buf: &mut Buf) {
         if !buf.is_empty() || buf.data.is_empty() {

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use config::Config;
@@ -23,6 +23,7 @@ use crate::replication;
 use crate::session::{Identity, Session};
 use crate::settings::Settings;
 use crate::shared::{ClientCount, Others, Shared, Worker};
+use crate::stats::{Count, Tally};
 use crate::stream::Stream;
 use crate::workers::Workers;
 
@@ -118,7 +119,7 @@ async fn enter(
     logged_in: LoggedIn,
     config: &Config,
 ) -> Option<Serving> {
-    let id = registered.entry.id;
+    let (id, since) = (registered.entry.id, Instant::now());
     registered.entry.secret.speaks(logged_in.minor);
     registered.entry.set_names(Names {
         user: logged_in.user.clone(),
@@ -138,17 +139,18 @@ async fn enter(
         let (user, database) = (&logged_in.user, &logged_in.database);
         tracing::info!(client = id, peer = %logged_in.peer, user, database, application_name = logged_in.application_name, "client connected");
     }
-    let goodbye = Goodbye { id, log: config.log_disconnections, counted };
+    let names = (logged_in.user.as_str().into(), logged_in.database.as_str().into());
+    let goodbye = Goodbye { id, names, since, log: config.log_disconnections, counted };
     if logged_in.replication != Replication::None {
         return Some(Box::pin(async move {
-            goodbye.say(replication::run(worker, &registered, logged_in).await);
+            goodbye.say(replication::run(worker, &registered, logged_in).await, None);
         }));
     }
     if !in_console {
         return Some(serving(worker, registered, logged_in, config, goodbye));
     }
     Some(Box::pin(async move {
-        goodbye.say(console_session::run(&worker, &registered, logged_in).await);
+        goodbye.say(console_session::run(&worker, &registered, logged_in).await, None);
     }))
 }
 
@@ -163,26 +165,59 @@ fn serving(
     let LoggedIn { stream, leftover, .. } = logged_in;
     let mut session = Box::new(Session::new(worker, registered, stream, identity, &leftover));
     Box::pin(async move {
+        let tally = session.tally();
         let end = session.run().await;
         tracing::debug!(client = goodbye.id, end = %end, "session ended");
-        goodbye.say(end.kind());
+        goodbye.say(end.kind(), Some(&tally));
     })
 }
 
 /// What is to be done when a client has left.
 struct Goodbye {
     id: u32,
+    /// The user and the database.
+    names: (Box<str>, Box<str>),
+    since: Instant,
     log: bool,
     counted: ClientCount,
 }
 
 impl Goodbye {
-    fn say(self, why: &'static str) {
+    fn say(self, why: &'static str, tally: Option<&Tally>) {
         drop(self.counted);
         if self.log {
-            tracing::info!(client = self.id, reason = why, "client disconnected");
+            said_goodbye((self.id, &self.names.0, &self.names.1), self.since, why, tally);
         }
     }
+}
+
+/// The one line of a session's end, with its sums.
+fn said_goodbye(
+    (client, user, database): (u32, &str, &str),
+    since: Instant,
+    reason: &str,
+    tally: Option<&Tally>,
+) {
+    let seconds = since.elapsed().as_secs_f64();
+    let Some(tally) = tally else {
+        return tracing::info!(client, user, database, reason, seconds, "client disconnected");
+    };
+    let own = |what| tally.own(what);
+    tracing::info!(
+        client,
+        user,
+        database,
+        reason,
+        seconds,
+        transactions = own(Count::Transactions),
+        queries = own(Count::Queries),
+        errors = own(Count::Errors),
+        received_bytes = own(Count::Received),
+        sent_bytes = own(Count::Sent),
+        query_ms = own(Count::QueryNanos) / 1_000_000,
+        wait_ms = own(Count::WaitNanos) / 1_000_000,
+        "client disconnected"
+    );
 }
 
 fn identity(logged_in: &LoggedIn, config: &Config) -> Identity {
@@ -208,6 +243,11 @@ fn objection(
     }
     if in_console && logged_in.replication != Replication::None {
         return Some(replication::no_replica_of_the_console());
+    }
+    if shared.gates.is_disabled(&logged_in.database) {
+        let text = format!("database \"{}\" is not currently accepting connections", logged_in.database);
+        let error = PgError::fatal(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, text);
+        return Some(error.with_hint("An administrator has used DISABLE; ENABLE ends it."));
     }
     let user = &logged_in.user;
     if in_console && !config.admin_users.contains(user) && !config.stats_users.contains(user) {

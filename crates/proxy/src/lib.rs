@@ -12,8 +12,10 @@ mod client;
 pub mod connect;
 mod connect_log;
 mod console_session;
+mod control;
 pub mod engine;
 pub mod fence;
+pub mod gates;
 pub mod greeting;
 mod janitor;
 pub mod listener;
@@ -31,9 +33,11 @@ mod session;
 pub mod settings;
 mod shared;
 pub mod statements;
+pub mod stats;
 pub mod stream;
 pub mod workers;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -68,6 +72,8 @@ pub enum StartError {
 /// How to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShutdownMode {
+    /// Clients leave when they like; nobody comes in.
+    Patient,
     /// Clients leave at the end of their transactions.
     Smart,
     /// Clients leave now; what they do is cancelled.
@@ -119,10 +125,32 @@ impl Proxy {
         self.shared.pools.all()
     }
 
+    /// What was counted for each database, over all workers.
+    #[must_use]
+    pub fn database_totals(&self) -> BTreeMap<Arc<str>, stats::Totals> {
+        let mut totals = BTreeMap::new();
+        self.workers.all().for_each(|worker| worker.book.add_to(&mut totals));
+        totals
+    }
+
     /// How many prepared statements are known, and their bytes.
     #[must_use]
     pub fn statements(&self) -> (usize, usize) {
         self.shared.statements.size()
+    }
+
+    /// How many classifications the workers remember, and their bytes.
+    #[must_use]
+    pub fn verdicts(&self) -> (usize, usize) {
+        let sizes = self.workers.all().map(|worker| worker.classifier_size());
+        sizes.fold((0, 0), |(items, bytes), (i, b)| (items + i, bytes + b))
+    }
+
+    /// How many buffers the workers keep unused, and their bytes.
+    #[must_use]
+    pub fn free_buffers(&self) -> (usize, usize) {
+        let free = self.workers.all().map(|worker| worker.buffers.unused()).sum();
+        (free, free * buffer::BUFFER_LEN)
     }
 
     /// The configuration was replaced: limits apply from now on.
@@ -144,10 +172,11 @@ impl Proxy {
         for task in self.listeners.lock().drain(..) {
             task.abort();
         }
-        self.shared.registry.raise_all(match mode {
-            ShutdownMode::Smart => Flag::Drain,
-            ShutdownMode::Fast | ShutdownMode::Immediate => Flag::Kill,
-        });
+        match mode {
+            ShutdownMode::Patient => {}
+            ShutdownMode::Smart => self.shared.registry.raise_all(Flag::Drain),
+            ShutdownMode::Fast | ShutdownMode::Immediate => self.shared.registry.raise_all(Flag::Kill),
+        }
     }
 
     /// Waits until all clients have left.

@@ -67,6 +67,8 @@ struct Inner {
     idle: Vec<Vec<Box<Backend>>>,
     waiters: VecDeque<Waiter>,
     next_waiter: u64,
+    /// Backends that were opened before are closed when they come back.
+    renewed: Option<Instant>,
 }
 
 /// See the module's documentation.
@@ -208,7 +210,8 @@ impl Pool {
         backend.idle_since = Instant::now();
         loop {
             let mut inner = self.inner.lock();
-            if self.is_retired() || inner.is_over() || self.quotas.are_over() {
+            let outdated = inner.renewed.is_some_and(|at| backend.opened < at);
+            if outdated || self.is_retired() || inner.is_over() || self.quotas.are_over() {
                 drop(inner);
                 return backend.close();
             }
@@ -271,6 +274,18 @@ impl Pool {
             slot.pool = None;
             self.inner.lock().connecting -= 1;
         }
+    }
+
+    /// Backends that were opened before `now` are closed as soon as nobody has them.
+    pub fn renew(&self, now: Instant) {
+        self.inner.lock().renewed = Some(now);
+        self.close_idle(|backend| backend.opened < now);
+    }
+
+    /// When it was last renewed.
+    #[must_use]
+    pub fn renewed(&self) -> Option<Instant> {
+        self.inner.lock().renewed
     }
 
     /// No session gets it any more, what is idle is closed, what comes back is too.

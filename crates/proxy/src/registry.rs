@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use atomic_waker::AtomicWaker;
-use cluster::Role;
+use cluster::{NodeId, Role};
 use parking_lot::Mutex;
 use protocol::startup::Replication;
 use router::PinReason;
@@ -15,6 +15,9 @@ use tokio::sync::Notify;
 use crate::cancel::{CancelKey, CancelOnItsWay, Line, Secret};
 use crate::fence::Lease;
 pub use crate::server_entry::{NewServer, ServerEntry, ServerState};
+
+/// Bytes of a client's last statement that are kept for SHOW.
+const SHOWN_STATEMENT: usize = 256;
 
 /// Where a connection comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +49,23 @@ pub enum ClientState {
     Active,
     /// Waits for one.
     Waiting,
+    /// Has its turn, inside of a transaction.
+    InTransaction,
+    /// Has its turn, and a backend that it is held to outside of transactions.
+    Held,
+}
+
+/// What a client that waits waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// A backend of that node that another client has.
+    Backend(NodeId),
+    /// Its turn to connect to that node, which could not be connected to lately.
+    Turn(NodeId),
+    /// RESUME.
+    Resume,
+    /// A node that may be used.
+    Node,
 }
 
 /// Something that another task wants of a session.
@@ -60,6 +80,8 @@ pub enum Flag {
     Cancel = 4,
     /// Look whether the backend is one of a node that must not be used any more.
     Fence = 8,
+    /// Let go of backends that are kept between transactions.
+    Renew = 16,
 }
 
 /// One client.
@@ -83,6 +105,8 @@ pub struct ClientEntry {
     request_at: AtomicU64,
     statements: AtomicU32,
     keeps: AtomicBool,
+    waits_for: AtomicU32,
+    statement: Mutex<Vec<u8>>,
     waker: AtomicWaker,
     cancel: Mutex<CancelState>,
     cancels: Line,
@@ -139,6 +163,8 @@ impl ClientEntry {
             request_at: AtomicU64::new(0),
             statements: AtomicU32::new(0),
             keeps: AtomicBool::new(false),
+            waits_for: AtomicU32::new(0),
+            statement: Mutex::default(),
             waker: AtomicWaker::new(),
             cancel: Mutex::default(),
             cancels: Line::default(),
@@ -164,13 +190,53 @@ impl ClientEntry {
             0 => ClientState::Login,
             1 => ClientState::Idle,
             2 => ClientState::Active,
-            _ => ClientState::Waiting,
+            3 => ClientState::Waiting,
+            4 => ClientState::InTransaction,
+            _ => ClientState::Held,
         }
     }
 
     /// It does something else now.
     pub fn set_state(&self, state: ClientState) {
         self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    /// It waits for that.
+    pub fn set_waiting(&self, what: WaitsFor) {
+        let code = match what {
+            WaitsFor::Resume => 0,
+            WaitsFor::Node => 3 << 16,
+            WaitsFor::Backend(node) => 1 << 16 | u32::from(node.0),
+            WaitsFor::Turn(node) => 2 << 16 | u32::from(node.0),
+        };
+        self.waits_for.store(code, Ordering::Relaxed);
+        self.set_state(ClientState::Waiting);
+    }
+
+    /// What it waits for, while it does.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<WaitsFor> {
+        let code = self.waits_for.load(Ordering::Relaxed);
+        let node = NodeId(u16::try_from(code & 0xffff).unwrap_or_default());
+        (self.state() == ClientState::Waiting).then_some(match code >> 16 {
+            0 => WaitsFor::Resume,
+            1 => WaitsFor::Backend(node),
+            2 => WaitsFor::Turn(node),
+            _ => WaitsFor::Node,
+        })
+    }
+
+    /// What it asked for last, cut.
+    #[must_use]
+    pub fn statement(&self) -> String {
+        String::from_utf8_lossy(&self.statement.lock()).into_owned()
+    }
+
+    /// It asks for that.
+    pub fn set_statement(&self, sql: &[u8]) {
+        let mut statement = self.statement.lock();
+        statement.clear();
+        statement.extend_from_slice(sql.get(..SHOWN_STATEMENT).unwrap_or(sql));
     }
 
     /// It begins something.

@@ -46,6 +46,7 @@ pub struct ServerEntry {
     client: AtomicU32,
     request_at: AtomicU64,
     statements: AtomicU32,
+    lent: AtomicU32,
     metrics: Option<Arc<NodeMetrics>>,
     registry: Weak<Registry>,
 }
@@ -87,6 +88,7 @@ impl ServerEntry {
             client: AtomicU32::new(0),
             request_at: AtomicU64::new(0),
             statements: AtomicU32::new(0),
+            lent: AtomicU32::new(0),
             metrics,
             registry,
         };
@@ -112,6 +114,12 @@ impl ServerEntry {
         if self.active.load(Ordering::Relaxed) { ServerState::Active } else { ServerState::Idle }
     }
 
+    /// When the connection was made, by the clock of its pool.
+    #[must_use]
+    pub fn opened(&self) -> Instant {
+        self.started
+    }
+
     /// The client that has it.
     #[must_use]
     pub fn client(&self) -> Option<u32> {
@@ -121,6 +129,7 @@ impl ServerEntry {
     /// A client has it.
     pub fn lent(&self, client: u32, now: Instant) {
         self.client.store(client, Ordering::Relaxed);
+        self.lent.fetch_add(1, Ordering::Relaxed);
         if !self.active.swap(true, Ordering::Relaxed) {
             self.moved(Some(BackendState::Idle), Some(BackendState::Active));
         }
@@ -135,6 +144,12 @@ impl ServerEntry {
             self.moved(Some(BackendState::Active), Some(BackendState::Idle));
         }
         self.statements.store(u32::try_from(statements).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// How often it was lent.
+    #[must_use]
+    pub fn times_lent(&self) -> u32 {
+        self.lent.load(Ordering::Relaxed)
     }
 
     /// When it was last lent.

@@ -17,12 +17,14 @@ use crate::buffer::Buffers;
 use crate::catalog::{Catalogs, Knowledge};
 use crate::connect::NodeAddress;
 use crate::connect_log::ConnectLog;
+use crate::gates::Gates;
 use crate::greeting::Greetings;
 use crate::load::Loads;
 use crate::login::Authenticator;
 use crate::pool::{Pool, PoolKey, Pools, QuotaBook, QuotaLimits};
 use crate::registry::Registry;
 use crate::statements::StatementCache;
+use crate::stats::Book;
 
 /// Bytes of verdicts that a worker remembers.
 const VERDICT_CACHE_BYTES: usize = 4 * 1024 * 1024;
@@ -70,6 +72,7 @@ pub struct Shared {
     pub(crate) catalogs: Catalogs,
     pub(crate) greetings: Greetings,
     pub(crate) draining: AtomicBool,
+    pub(crate) gates: Gates,
     pub(crate) authenticator: Authenticator,
     pub(crate) connect_log: ConnectLog,
     clients: AtomicU32,
@@ -90,6 +93,7 @@ impl Shared {
             statements: StatementCache::new(STATEMENT_CACHE_BYTES),
             greetings: Greetings::default(),
             draining: AtomicBool::new(false),
+            gates: Gates::default(),
             authenticator: Authenticator::new(),
             connect_log: ConnectLog::default(),
             clients: AtomicU32::new(0),
@@ -147,6 +151,7 @@ pub struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) tasks: Tasks,
     pub(crate) buffers: Buffers,
+    pub(crate) book: Book,
     classifier: Mutex<Classifier>,
     pub(crate) picker: Mutex<Picker>,
 }
@@ -158,6 +163,7 @@ impl Worker {
             shared,
             tasks,
             buffers: Buffers::default(),
+            book: Book::default(),
             classifier: Mutex::new(Classifier::with_seed(VERDICT_CACHE_BYTES, rand::random())),
             picker: Mutex::new(Picker::new(rand::random())),
         }
@@ -173,6 +179,11 @@ impl Worker {
         let mut verdict = self.classifier.lock().classify_with(sql, options, &knowledge.view());
         verdict.by_pattern = knowledge.rules.matches(sql);
         router::unpin_followed(verdict, sql, options.standard_conforming_strings)
+    }
+
+    pub(crate) fn classifier_size(&self) -> (usize, usize) {
+        let classifier = self.classifier.lock();
+        (classifier.len(), classifier.bytes())
     }
 
     pub(crate) fn classifier_counts(&self) -> (u64, u64) {

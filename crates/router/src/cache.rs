@@ -89,10 +89,22 @@ impl Classifier {
         self.misses
     }
 
+    /// How many verdicts are remembered.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.young.len() + self.old.len()
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Bytes held by verdicts, at most what [`Classifier::new`] was given.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        (self.young.len() + self.old.len()) * ENTRY_BYTES
+        self.len() * ENTRY_BYTES
     }
 
     fn recall(&mut self, key: u128) -> Option<Verdict> {

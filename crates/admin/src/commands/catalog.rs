@@ -7,7 +7,7 @@ use protocol::table::Cell;
 
 use super::{ColumnSpec, Rows, Scene, int4, text};
 use crate::render;
-use crate::view::{ClientState, ProcessState};
+use crate::view::AdminView;
 
 /// The entry of `databases` and `users` that stands for all others.
 const ALL: &str = "*";
@@ -66,9 +66,7 @@ fn census(scene: &Scene<'_>) -> Census {
         census.users.entry(pool.user).or_default().servers += servers;
     }
     for client in scene.view.clients() {
-        let logged_in =
-            matches!(client.state, ClientState::Idle | ClientState::Active | ClientState::Waiting);
-        if logged_in && !config::ADMIN_DATABASES.contains(&client.database.as_str()) {
+        if client.state.has_logged_in() && !config::ADMIN_DATABASES.contains(&client.database.as_str()) {
             census.databases.entry(client.database).or_default().clients += 1;
             census.users.entry(client.user).or_default().clients += 1;
         }
@@ -87,14 +85,14 @@ fn names<'a, T>(
 
 pub(super) fn databases(scene: &Scene<'_>) -> Rows {
     let (config, census) = (scene.view.config(), census(scene));
-    let paused = scene.view.state() == ProcessState::Paused;
-    let row =
-        |name: &str| database(&config, name, census.databases.get(name).copied().unwrap_or_default(), paused);
+    let row = |name: &str| {
+        database(scene.view, &config, name, census.databases.get(name).copied().unwrap_or_default())
+    };
     names(&config.databases, &census.databases).into_iter().map(row).collect()
 }
 
 /// `host` lists all nodes, as PgBouncer does for a database with several hosts; `port` is the first one's.
-fn database(config: &Config, name: &str, counts: Counts, paused: bool) -> Vec<Cell> {
+fn database(view: &dyn AdminView, config: &Config, name: &str, counts: Counts) -> Vec<Cell> {
     let hosts: Vec<&str> = config.backends.iter().map(|node| node.hostname.as_str()).collect();
     let port = config.backends.first().map(|node| u32::from(node.port));
     let own = |read: fn(&DatabaseOverrides) -> Option<u32>| {
@@ -119,8 +117,8 @@ fn database(config: &Config, name: &str, counts: Counts, paused: bool) -> Vec<Ce
             own(|own| own.max_db_client_connections).or(config.max_db_client_connections).unwrap_or(0),
         ),
         Cell::from(counts.clients),
-        Cell::Int(i64::from(paused)),
-        Cell::Int(0),
+        Cell::Int(i64::from(view.is_paused(name))),
+        Cell::Int(i64::from(view.is_disabled(name))),
     ]
 }
 

@@ -4,15 +4,22 @@
 //! have too stand in their order and with their types: programs read them by position.
 
 mod catalog;
+mod control;
 mod nodes;
 mod pools;
 mod process;
+mod processes;
+mod sight;
 mod sockets;
+mod stats;
+mod table;
 
-use protocol::console::{Answer, Caller, Pending};
+use protocol::console::{Answer, Caller, Pending, SessionAsk};
 use protocol::error::PgError;
 use protocol::sqlstate::SqlState;
 use protocol::table::{Cell, Column, Table, oid};
+
+pub use table::COMMANDS;
 
 use crate::view::{AdminControl, AdminView};
 use crate::words::Word;
@@ -63,8 +70,50 @@ pub type ColumnSpec = (&'static str, u32);
 /// Rows of a result.
 pub(crate) type Rows = Vec<Vec<Cell>>;
 
+/// What follows the words of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Argument {
+    /// Nothing.
+    None,
+    /// Perhaps the name of something.
+    MayName(&'static str),
+    /// The name or the number of something.
+    Name(&'static str),
+    /// `key = value`.
+    Setting,
+}
+
+impl Argument {
+    /// As the help has it.
+    #[must_use]
+    pub fn usage(self) -> String {
+        match self {
+            Self::None => String::new(),
+            Self::MayName(what) => format!(" [{what}]"),
+            Self::Name(what) => format!(" {what}"),
+            Self::Setting => " key = value".to_owned(),
+        }
+    }
+
+    /// Whether `words` are such an argument.
+    fn takes(self, words: &[Word]) -> bool {
+        match (self, words) {
+            (Self::None | Self::MayName(_), []) => true,
+            (Self::MayName(_) | Self::Name(_), [name]) => name.value().is_some(),
+            // Others are settings of drivers, not of pgweir.
+            (Self::Setting, [name, sign, _, ..]) => {
+                config::KEYS.iter().any(|key| name.is(key.name))
+                    && (*sign == Word::Symbol('=') || sign.is("TO"))
+            }
+            _ => false,
+        }
+    }
+}
+
 /// What a handler may look at.
 pub(crate) struct Scene<'a> {
+    /// What followed the words of the command.
+    pub(crate) argument: Vec<Word>,
     pub(crate) view: &'a dyn AdminView,
     pub(crate) control: &'a dyn AdminControl,
     pub(crate) caller: &'a Caller,
@@ -79,6 +128,8 @@ pub(crate) enum Handler {
     Notice(fn() -> PgError),
     /// Does something, and may say something about it.
     Act(for<'a> fn(&Scene<'a>) -> Action<'a>),
+    /// Asks something of the session that it is given in.
+    Session(fn(&Scene<'_>) -> Result<SessionAsk, PgError>),
 }
 
 /// What an acting command has done, in words; nothing when there is nothing to say.
@@ -92,6 +143,8 @@ pub struct Command {
     pub rights: Rights,
     /// Where it is understood.
     pub place: Place,
+    /// What follows the words.
+    pub argument: Argument,
     /// The columns of its result; none when it returns no rows.
     pub columns: &'static [ColumnSpec],
     /// What it does, in one sentence.
@@ -99,130 +152,10 @@ pub struct Command {
     pub(crate) handler: Handler,
 }
 
-const fn rows(
-    words: &'static str,
-    rights: Rights,
-    columns: &'static [ColumnSpec],
-    help: &'static str,
-    handler: fn(&Scene<'_>) -> Rows,
-) -> Command {
-    let place = match rights {
-        Rights::Anyone => Place::AnySession,
-        Rights::Stats | Rights::Admin => Place::AdminDatabase,
-    };
-    Command { words, rights, place, columns, help, handler: Handler::Rows(handler) }
-}
-
-const fn act(
-    words: &'static str,
-    help: &'static str,
-    handler: for<'a> fn(&Scene<'a>) -> Action<'a>,
-) -> Command {
-    let (rights, place) = (Rights::Admin, Place::AdminDatabase);
-    Command { words, rights, place, columns: &[], help, handler: Handler::Act(handler) }
-}
-
-/// Every command.
-pub const COMMANDS: &[Command] = &[
-    rows(
-        "SHOW POOL_NODES",
-        Rights::Anyone,
-        nodes::POOL_NODES,
-        "The nodes, their roles and states, as Pgpool-II shows them.",
-        nodes::pool_nodes,
-    ),
-    rows(
-        "SHOW POOL_BACKEND_STATS",
-        Rights::Anyone,
-        nodes::BACKEND_STATS,
-        "Statements sent to and errors received from each node since the start.",
-        nodes::backend_stats,
-    ),
-    rows("SHOW POOL_VERSION", Rights::Anyone, nodes::POOL_VERSION, "pgweir's version.", nodes::pool_version),
-    Command {
-        place: Place::AnySession,
-        ..rows(
-            "SHOW POOL_STATUS",
-            Rights::Stats,
-            process::POOL_STATUS,
-            "The configuration in force and what each key is for; secrets are masked.",
-            process::pool_status,
-        )
-    },
-    Command {
-        place: Place::AdminDatabase,
-        ..rows(
-            "SHOW NODES",
-            Rights::Anyone,
-            nodes::NODES,
-            "SHOW POOL_NODES with the address, timeline, WAL position and freshness of each node.",
-            nodes::nodes,
-        )
-    },
-    rows(
-        "SHOW POOLS",
-        Rights::Stats,
-        pools::POOLS,
-        "Clients and backends of each database and user, over all nodes.",
-        pools::pools,
-    ),
-    rows("SHOW CLIENTS", Rights::Stats, sockets::SOCKETS, "The client connections.", sockets::clients),
-    rows("SHOW SERVERS", Rights::Stats, sockets::SOCKETS, "The connections to the nodes.", sockets::servers),
-    rows(
-        "SHOW DATABASES",
-        Rights::Stats,
-        catalog::DATABASES,
-        "The databases that are configured or in use, with their limits.",
-        catalog::databases,
-    ),
-    rows(
-        "SHOW USERS",
-        Rights::Stats,
-        catalog::USERS,
-        "The users that are configured or in use, with their limits.",
-        catalog::users,
-    ),
-    rows(
-        "SHOW CONFIG",
-        Rights::Stats,
-        process::CONFIG,
-        "The configuration in force; secrets are masked.",
-        process::config,
-    ),
-    rows("SHOW LISTS", Rights::Stats, pools::LISTS, "How many of each thing there are.", pools::lists),
-    rows(
-        "SHOW STATE",
-        Rights::Stats,
-        process::KEY_VALUE,
-        "Whether pgweir serves or is paused.",
-        process::state,
-    ),
-    rows("SHOW VERSION", Rights::Stats, process::VERSION, "pgweir's version.", process::version),
-    Command {
-        words: "SHOW HELP",
-        rights: Rights::Anyone,
-        place: Place::AdminDatabase,
-        columns: &[],
-        help: "The commands, as a notice.",
-        handler: Handler::Notice(process::help_notice),
-    },
-    Command {
-        place: Place::AdminDatabase,
-        ..rows("HELP", Rights::Anyone, process::HELP, "The commands, as rows.", process::help)
-    },
-    act("RELOAD", "Reads the configuration again and says what changes.", process::reload),
-    act("SHUTDOWN", "Ends pgweir: sessions are told goodbye at once.", process::shutdown_fast),
-    act(
-        "SHUTDOWN WAIT_FOR_SERVERS",
-        "Ends pgweir when the transactions have ended.",
-        process::shutdown_smart,
-    ),
-];
-
 /// What a statement turned out to be.
 pub(crate) enum Found {
-    /// A command that the caller may use.
-    Command(&'static Command),
+    /// A command that the caller may use, and its argument.
+    Command(&'static Command, Vec<Word>),
     /// No command. The words may still be a driver's probe when the session is in the admin database.
     Other,
 }
@@ -240,10 +173,12 @@ pub(crate) fn find(caller: &Caller, words: &[Word]) -> Result<Found, PgError> {
     let command = COMMANDS
         .iter()
         .filter(|command| anywhere || command.place == Place::AnySession)
-        .find(|command| command.is_called(rest));
+        .find_map(|command| command.is_called(rest).map(|argument| (command, argument)));
     match command {
-        Some(command) if command.rights.allow(caller) => Ok(Found::Command(command)),
-        Some(command) => Err(command.denied()),
+        Some((command, argument)) if command.rights.allow(caller) => {
+            Ok(Found::Command(command, argument.to_vec()))
+        }
+        Some((command, _)) => Err(command.denied()),
         None if prefixed => Err(unknown(caller, words)),
         None => Ok(Found::Other),
     }
@@ -254,14 +189,49 @@ pub(crate) fn unknown(caller: &Caller, words: &[Word]) -> PgError {
     let shown: Vec<&str> = words.iter().take(3).filter_map(Word::value).collect();
     let help = if caller.in_admin_database { "SHOW HELP" } else { "PGWEIR HELP" };
     PgError::error(SqlState::SYNTAX_ERROR, format!("unknown command \"{}\"", shown.join(" ").to_uppercase()))
-        .with_hint(format!("{help} lists the commands."))
+        .with_hint(usage_of(words).unwrap_or_else(|| format!("{help} lists the commands.")))
+}
+
+/// How the command is used whose words these begin with.
+fn usage_of(words: &[Word]) -> Option<String> {
+    let words = words.split_first().filter(|(first, _)| first.is("PGWEIR")).map_or(words, |(_, rest)| rest);
+    let begins = |command: &&Command| {
+        let mut rest = words.iter();
+        let takes_one = command.argument != Argument::None;
+        takes_one && command.words.split(' ').all(|keyword| rest.next().is_some_and(|word| word.is(keyword)))
+    };
+    let command = COMMANDS.iter().filter(begins).max_by_key(|command| command.words.len())?;
+    Some(format!("It is used as: {}", command.usage()))
 }
 
 impl Command {
-    fn is_called(&self, words: &[Word]) -> bool {
-        let mut keywords = self.words.split(' ');
-        words.iter().all(|word| keywords.next().is_some_and(|keyword| word.is(keyword)))
-            && keywords.next().is_none()
+    /// The argument, when `words` call this command.
+    fn is_called<'w>(&self, words: &'w [Word]) -> Option<&'w [Word]> {
+        let mut rest = words;
+        for keyword in self.words.split(' ') {
+            let (first, after) = rest.split_first()?;
+            rest = first.is(keyword).then_some(after)?;
+        }
+        self.argument.takes(rest).then_some(rest)
+    }
+
+    /// A call of it that is right, for tests.
+    #[cfg(test)]
+    pub(crate) fn example(&self) -> String {
+        let argument = match self.argument {
+            Argument::None | Argument::MayName(_) => "",
+            Argument::Name("id") => " 7",
+            Argument::Name("key") => " load_balance",
+            Argument::Name(_) => " app",
+            Argument::Setting => " load_balance = random",
+        };
+        format!("{}{argument}", self.words)
+    }
+
+    /// How it is written, for the help.
+    #[must_use]
+    pub fn usage(&self) -> String {
+        format!("{}{}", self.words, self.argument.usage())
     }
 
     fn denied(&self) -> PgError {
@@ -279,7 +249,8 @@ impl Command {
     /// The columns as the protocol has them; none when the command returns no rows.
     pub(crate) fn described(&self) -> Option<Vec<Column>> {
         match self.handler {
-            Handler::Rows(_) => {
+            Handler::Session(_) if self.columns.is_empty() => None,
+            Handler::Rows(_) | Handler::Session(_) => {
                 Some(self.columns.iter().map(|(name, oid)| Column::new(*name, *oid)).collect())
             }
             Handler::Notice(_) | Handler::Act(_) => None,
@@ -302,6 +273,10 @@ impl Command {
             Handler::Notice(make) => {
                 let answer = Answer::Done { tag: self.tag(), notices: vec![make()] };
                 return Box::pin(async move { Ok(answer) });
+            }
+            Handler::Session(ask) => {
+                let ask = ask(scene);
+                return Box::pin(async move { ask.map(Answer::Session) });
             }
             Handler::Act(begin) => (self.tag(), begin(scene)),
         };

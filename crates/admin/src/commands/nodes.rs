@@ -80,7 +80,7 @@ fn pool_node(node: &NodeRow, share: f64, balanced: bool) -> Vec<Cell> {
         Cell::from(answers(node)),
         Cell::Text(format!("{share:.6}")),
         Cell::from(node.role.as_str()),
-        Cell::from(node.seen_role.as_str()),
+        Cell::from(render::seen_role(node).as_str()),
         render::count(node.statements.select),
         Cell::from(if balanced { "true" } else { "false" }),
         Cell::Text(render::delay(node.delay)),
@@ -90,7 +90,7 @@ fn pool_node(node: &NodeRow, share: f64, balanced: bool) -> Vec<Cell> {
     ]
 }
 
-fn answers(node: &NodeRow) -> &'static str {
+pub(super) fn answers(node: &NodeRow) -> &'static str {
     match node.answers {
         Some(true) => "up",
         Some(false) => "down",

@@ -61,7 +61,7 @@ fn sums(view: &dyn AdminView) -> BTreeMap<(String, String), Sum> {
         sum.mode = Some(pool.mode);
     }
     for client in view.clients() {
-        let served = matches!(client.state, ClientState::Idle | ClientState::Active);
+        let served = client.state.has_logged_in() && client.state != ClientState::Waiting;
         let pooled = client.replication == "none";
         if served && pooled && !config::ADMIN_DATABASES.contains(&client.database.as_str()) {
             sums.entry((client.database, client.user)).or_default().clients += 1;

@@ -1,12 +1,17 @@
-//! The process itself: version, state, help, RELOAD, SHUTDOWN.
+//! The process itself: version, state, help, its configuration and what a session makes of it.
 
+use protocol::console::SessionAsk;
 use protocol::error::PgError;
-use protocol::table::Cell;
+use protocol::sqlstate::SqlState;
+use protocol::table::{Cell, Column};
 
-use super::{Action, COMMANDS, ColumnSpec, Rows, Scene, text};
-use crate::view::{ProcessState, Shutdown};
+use super::control::written;
+use super::{COMMANDS, ColumnSpec, Rows, Scene, text};
+use crate::view::ProcessState;
+use crate::words::Word;
 
 pub(super) const KEY_VALUE: &[ColumnSpec] = &[text("key"), text("value")];
+pub(super) const SETTING: &[ColumnSpec] = &[text("item"), text("value"), text("description")];
 pub(super) const VERSION: &[ColumnSpec] = &[text("version")];
 pub(super) const HELP: &[ColumnSpec] = &[text("command"), text("rights"), text("description")];
 
@@ -49,31 +54,70 @@ pub(super) fn version(scene: &Scene<'_>) -> Rows {
 
 pub(super) fn help(_scene: &Scene<'_>) -> Rows {
     let row = |command: &super::Command| {
-        vec![Cell::from(command.words), Cell::from(command.rights.as_str()), Cell::from(command.help)]
+        vec![Cell::Text(command.usage()), Cell::from(command.rights.as_str()), Cell::from(command.help)]
     };
     COMMANDS.iter().map(row).collect()
 }
 
 /// As PgBouncer answers: the list is the detail of a notice.
 pub(super) fn help_notice() -> PgError {
-    let lines: String = COMMANDS.iter().map(|command| format!("\n\t{}", command.words)).collect();
+    let lines: String = COMMANDS.iter().map(|command| format!("\n\t{}", command.usage())).collect();
     PgError::notice("Console usage").with_detail(lines)
 }
 
-pub(super) fn reload<'a>(scene: &Scene<'a>) -> Action<'a> {
-    let outcome = scene.control.reload();
-    Box::pin(async move { Ok(Some(outcome.await?).filter(|plan| !plan.is_empty())) })
+/// The keys that a session may change for itself. None of them takes anything away from others.
+pub(crate) const SESSION_KEYS: &[&str] = config::SESSION_KEYS;
+
+fn key_of(scene: &Scene<'_>) -> Result<Option<&'static config::Key>, PgError> {
+    let given = scene.argument.first().and_then(Word::value).unwrap_or_default();
+    if given.eq_ignore_ascii_case("all") {
+        return Ok(None);
+    }
+    let key = config::KEYS.iter().find(|key| key.name.eq_ignore_ascii_case(given));
+    let unknown = || {
+        let text = format!("unrecognized configuration parameter \"{given}\"");
+        PgError::error(SqlState::UNDEFINED_OBJECT, text)
+            .with_hint("SHOW CONFIG in the admin database lists the keys.")
+    };
+    key.map(Some).ok_or_else(unknown)
 }
 
-pub(super) fn shutdown_fast<'a>(scene: &Scene<'a>) -> Action<'a> {
-    shutdown(scene, Shutdown::Fast)
+/// What a session may not change, it may not know either, unless it may see statistics.
+pub(super) fn pgpool_show(scene: &Scene<'_>) -> Result<SessionAsk, PgError> {
+    let key = key_of(scene)?;
+    let may_see = scene.caller.admin || scene.caller.stats;
+    let listed = |key: &config::Key| may_see || SESSION_KEYS.contains(&key.name);
+    if let Some(key) = key.filter(|key| !listed(key)) {
+        let text = format!("permission denied to examine \"{}\"", key.name);
+        return Err(PgError::error(SqlState::INSUFFICIENT_PRIVILEGE, text)
+            .with_hint("Add the user to stats_users or admin_users in the configuration."));
+    }
+    let keys = config::KEYS.iter().filter(|candidate| match key {
+        Some(key) => key.name == candidate.name,
+        None => listed(candidate),
+    });
+    let rows = keys.map(|key| (key.name, key.description())).collect();
+    let columns = SETTING.iter().map(|(name, oid)| Column::new(*name, *oid)).collect();
+    Ok(SessionAsk::Show { columns, rows })
 }
 
-pub(super) fn shutdown_smart<'a>(scene: &Scene<'a>) -> Action<'a> {
-    shutdown(scene, Shutdown::Smart)
+fn changeable(key: Option<&'static config::Key>) -> Result<Option<&'static str>, PgError> {
+    match key {
+        Some(key) if !SESSION_KEYS.contains(&key.name) => {
+            let text = format!("parameter \"{}\" cannot be changed for a session", key.name);
+            let hint = format!("Those that can: {}.", SESSION_KEYS.join(", "));
+            Err(PgError::error(SqlState::CANT_CHANGE_RUNTIME_PARAM, text).with_hint(hint))
+        }
+        key => Ok(key.map(|key| key.name)),
+    }
 }
 
-fn shutdown<'a>(scene: &Scene<'a>, mode: Shutdown) -> Action<'a> {
-    let outcome = scene.control.shutdown(mode);
-    Box::pin(async move { outcome.await.map(|()| None) })
+pub(super) fn pgpool_set(scene: &Scene<'_>) -> Result<SessionAsk, PgError> {
+    let key = changeable(key_of(scene)?)?.unwrap_or_default();
+    let value = written(scene.argument.get(2..).unwrap_or_default());
+    Ok(SessionAsk::Set { key, value })
+}
+
+pub(super) fn pgpool_reset(scene: &Scene<'_>) -> Result<SessionAsk, PgError> {
+    Ok(SessionAsk::Reset(changeable(key_of(scene)?)?))
 }

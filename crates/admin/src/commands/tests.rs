@@ -56,6 +56,44 @@ const EXPECTED: &[(&str, &str)] = &[
     ("SHOW POOL_VERSION", "pool_version"),
     ("SHOW POOL_STATUS", "item value description"),
     (
+        "SHOW POOL_HEALTH_CHECK_STATS",
+        "node_id:23 hostname port:23 status role last_status_change total_count:20 success_count:20 fail_count:20 \
+         skip_count:20 retry_count:20 average_retry_count max_retry_count:20 max_duration min_duration \
+         average_duration last_health_check last_successful_health_check last_skip_health_check \
+         last_failed_health_check",
+    ),
+    (
+        "SHOW POOL_PROCESSES",
+        "pool_pid:23 start_time client_connection_count:23 database username backend_connection_time \
+         pool_counter:23 status",
+    ),
+    (
+        "SHOW POOL_POOLS",
+        "pool_pid:23 start_time client_connection_count:23 pool_id:23 backend_id:23 database username \
+         backend_connection_time client_connection_time client_disconnection_time client_idle_duration:23 \
+         majorversion:23 minorversion:23 pool_counter:23 pool_backendpid:23 pool_connected:23 status \
+         load_balance_node client_host client_port:23 statement",
+    ),
+    (
+        "SHOW POOL_CACHE",
+        "num_cache_hits:20 num_selects:20 cache_hit_ratio num_hash_entries:20 used_hash_entries:20 \
+         num_cache_entries:20 used_cache_entries_size:20 free_cache_entries_size:20 \
+         fragment_cache_entries_size:20",
+    ),
+    (
+        "SHOW STATS",
+        "database total_server_assignment_count:1700 total_xact_count:1700 total_query_count:1700 \
+         total_received:1700 total_sent:1700 total_xact_time:1700 total_query_time:1700 total_wait_time:1700 \
+         total_client_parse_count:1700 total_server_parse_count:1700 total_bind_count:1700 \
+         avg_server_assignment_count:1700 avg_xact_count:1700 avg_query_count:1700 avg_recv:1700 avg_sent:1700 \
+         avg_xact_time:1700 avg_query_time:1700 avg_wait_time:1700 avg_client_parse_count:1700 \
+         avg_server_parse_count:1700 avg_bind_count:1700",
+    ),
+    ("SHOW STATS_TOTALS", STATS_TOTALS),
+    ("SHOW STATS_AVERAGES", STATS_TOTALS),
+    ("SHOW TOTALS", "name value:1700"),
+    ("SHOW MEM", "name size:23 used:23 free:23 memtotal:20"),
+    (
         "SHOW POOLS",
         "database user cl_active:23 cl_waiting:23 cl_active_cancel_req:23 cl_waiting_cancel_req:23 sv_active:23 \
          sv_active_cancel:23 sv_being_canceled:23 sv_idle:23 sv_used:23 sv_tested:23 sv_login:23 maxwait:23 \
@@ -80,6 +118,10 @@ const EXPECTED: &[(&str, &str)] = &[
     ("SHOW VERSION", "version"),
 ];
 
+const STATS_TOTALS: &str = "database server_assignment_count:1700 xact_count:1700 query_count:1700 \
+     bytes_received:1700 bytes_sent:1700 xact_time:1700 query_time:1700 wait_time:1700 client_parse_count:1700 \
+     server_parse_count:1700 bind_count:1700";
+
 const SOCKETS: &str = "type user database replication state addr port:23 local_addr local_port:23 connect_time \
      request_time wait:23 wait_us:23 close_needed:23 ptr link remote_pid:23 tls application_name \
      prepared_statements:23 id:20";
@@ -101,8 +143,8 @@ fn columns_are_those_that_programs_expect() {
 #[tokio::test]
 async fn every_command_runs_and_its_cells_fit_its_columns() {
     for command in COMMANDS {
-        let described = console().0.columns(&admin(), command.words).unwrap();
-        let answer = run(&admin(), &format!("{} ;", command.words.to_lowercase())).await.unwrap();
+        let described = console().0.columns(&admin(), &command.example()).unwrap();
+        let answer = run(&admin(), &format!("{} ;", command.example().to_lowercase())).await.unwrap();
         match answer {
             Answer::Table(table) => {
                 assert_eq!(described.as_ref(), Some(&table.columns), "{}", command.words);
@@ -118,6 +160,8 @@ async fn every_command_runs_and_its_cells_fit_its_columns() {
                 assert_eq!(described, None, "{}", command.words);
                 assert!(command.words.starts_with(&tag), "{}", command.words);
             }
+            Answer::Session(SessionAsk::Show { columns, .. }) => assert_eq!(described, Some(columns)),
+            Answer::Session(_) => assert_eq!(described, None, "{}", command.words),
             Answer::Empty => panic!("{}", command.words),
         }
     }
@@ -170,7 +214,7 @@ async fn pools_add_up_over_the_nodes() {
         [
             "app|db0,db1|5432|real||7|0|0|3600|||40|8|0|2|0|0",
             "other|db0,db1|5432|other||20|0|0|3600|||0|0|0|1|0|0",
-            "spare|db0,db1|5432|spare||20|0|0|3600|session||0|0|0|0|0|0",
+            "spare|db0,db1|5432|spare||20|0|0|3600|session||0|0|0|0|1|1",
         ]
     );
     assert_eq!(lines(&stats(), "SHOW USERS").await, ["alice||||0|8|0|2", "bob|3|||0|0|0|1"]);
@@ -218,8 +262,8 @@ async fn help_lists_every_command() {
     let detail = notices[0].detail.as_ref().unwrap();
     let rows = lines(&ordinary(), "PGWEIR HELP").await;
     for command in COMMANDS {
-        assert!(detail.lines().any(|line| line.trim() == command.words), "{}", command.words);
-        assert!(rows.iter().any(|row| row.starts_with(&format!("{}|", command.words))));
+        assert!(detail.lines().any(|line| line.trim() == command.usage()), "{}", command.words);
+        assert!(rows.iter().any(|row| row.starts_with(&format!("{}|", command.usage()))));
     }
 }
 
@@ -229,12 +273,12 @@ async fn rights_hold_for_every_command() {
     let nobody_there = Caller { stats: false, ..stats() };
     for command in COMMANDS {
         let (console, control) = console();
-        let prefixed = format!("PGWEIR {}", command.words);
+        let (plain, prefixed) = (command.example(), format!("PGWEIR {}", command.example()));
         for (caller, sql, allowed) in [
             (ordinary(), prefixed.as_str(), command.rights == Rights::Anyone),
-            (nobody_there.clone(), command.words, command.rights == Rights::Anyone),
-            (stats(), command.words, command.rights != Rights::Admin),
-            (admin(), command.words, true),
+            (nobody_there.clone(), plain.as_str(), command.rights == Rights::Anyone),
+            (stats(), plain.as_str(), command.rights != Rights::Admin),
+            (admin(), plain.as_str(), true),
             (admin_elsewhere.clone(), prefixed.as_str(), true),
         ] {
             let done = control.done.lock().len();
@@ -251,7 +295,7 @@ async fn rights_hold_for_every_command() {
 async fn bare_admin_commands_mean_nothing_in_an_ordinary_session() {
     let admin_elsewhere = Caller { in_admin_database: false, ..admin() };
     for command in COMMANDS.iter().filter(|command| command.place == Place::AdminDatabase) {
-        let error = run(&admin_elsewhere, command.words).await.unwrap_err();
+        let error = run(&admin_elsewhere, &command.example()).await.unwrap_err();
         assert_eq!(error.code, SqlState::SYNTAX_ERROR, "{}", command.words);
     }
 }
@@ -292,4 +336,52 @@ async fn acting_commands_reach_the_control_and_tell_what_it_said() {
     let console = AdminConsole::new(Arc::new(FakeView::new()), broken);
     let error = console.run(&admin, "RELOAD").await.unwrap_err();
     assert_eq!(error.code, SqlState::INVALID_PARAMETER_VALUE);
+}
+
+#[tokio::test]
+async fn arguments_reach_their_commands_and_wrong_ones_tell_the_usage() {
+    let (console, control) = console();
+    for sql in
+        ["PAUSE \"My Db\"", "RESUME", "kill_client 'c7';", "KILL_CLIENT 8", "SET load_balance = 'random'"]
+    {
+        console.run(&admin(), sql).await.unwrap();
+    }
+    assert_eq!(*control.named.lock(), ["My Db", "7", "8"]);
+    assert_eq!(*control.done.lock(), ["pause", "resume", "kill_client", "kill_client", "set"]);
+    for (sql, usage) in [("KILL_CLIENT", "KILL_CLIENT id"), ("ENABLE a b", "ENABLE database")] {
+        let error = console.run(&admin(), sql).await.unwrap_err();
+        assert_eq!(error.code, SqlState::SYNTAX_ERROR);
+        assert!(error.hint.as_ref().unwrap().contains(usage), "{error:?}");
+    }
+    let error = console.run(&admin(), "KILL_CLIENT seven").await.unwrap_err();
+    assert_eq!(error.code, SqlState::INVALID_PARAMETER_VALUE);
+}
+
+#[tokio::test]
+async fn statements_of_others_are_for_administrators() {
+    let statement = |lines: Vec<String>| lines[0].rsplit('|').next().unwrap().to_owned();
+    assert_eq!(statement(lines(&admin(), "SHOW POOL_POOLS").await), "SELECT 1");
+    assert_eq!(statement(lines(&ordinary(), "SHOW POOL_POOLS").await), "SELECT 1", "its own");
+    let other = Caller { user: "bob".into(), ..ordinary() };
+    assert_eq!(statement(lines(&other, "SHOW POOL_POOLS").await), "");
+}
+
+#[tokio::test]
+async fn averages_are_of_the_window() {
+    let row = lines(&stats(), "SHOW STATS").await.remove(0);
+    assert_eq!(row, "app|20|10|12|1000|2000|100000|60000|40|5|2|7|10|2|5|500|1000|20000|6000|2|2|1|3");
+}
+
+#[tokio::test]
+async fn sessions_may_change_only_what_harms_nobody() {
+    let ask = |sql: &'static str| async move { run(&ordinary(), sql).await };
+    let set = ask("PGPOOL SET load_balance_mode = off").await.unwrap();
+    assert_eq!(set, Answer::Session(SessionAsk::Set { key: "load_balance_mode", value: "off".into() }));
+    assert_eq!(ask("PGPOOL RESET ALL").await.unwrap(), Answer::Session(SessionAsk::Reset(None)));
+    assert_eq!(
+        ask("PGPOOL SET max_client_conn = 1").await.unwrap_err().code,
+        SqlState::CANT_CHANGE_RUNTIME_PARAM
+    );
+    assert_eq!(ask("PGPOOL SHOW pool_passwd").await.unwrap_err().code, SqlState::INSUFFICIENT_PRIVILEGE);
+    assert_eq!(ask("PGPOOL SHOW nonsense").await.unwrap_err().code, SqlState::UNDEFINED_OBJECT);
 }

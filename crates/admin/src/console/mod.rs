@@ -10,7 +10,7 @@ use protocol::table::Column;
 use crate::commands::{self, Found, Scene};
 use crate::probes::{self, Reply};
 use crate::view::{AdminControl, AdminView};
-use crate::words::words;
+use crate::words::{Word, words};
 
 /// Answers the commands of the console from a view.
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub struct AdminConsole {
 /// What a statement asks for.
 enum Request {
     Empty,
-    Command(&'static commands::Command),
+    Command(&'static commands::Command, Vec<Word>),
     Probe(Reply),
 }
 
@@ -38,8 +38,8 @@ impl AdminConsole {
         if words.is_empty() {
             return Ok(Request::Empty);
         }
-        if let Found::Command(command) = commands::find(caller, &words)? {
-            return Ok(Request::Command(command));
+        if let Found::Command(command, argument) = commands::find(caller, &words)? {
+            return Ok(Request::Command(command, argument));
         }
         if caller.in_admin_database
             && let Some(reply) = probes::reply(&self.view.process().version, caller, &words)?
@@ -49,8 +49,8 @@ impl AdminConsole {
         Err(commands::unknown(caller, &words))
     }
 
-    fn scene<'a>(&'a self, caller: &'a Caller) -> Scene<'a> {
-        Scene { view: &*self.view, control: &*self.control, caller }
+    fn scene<'a>(&'a self, caller: &'a Caller, argument: Vec<Word>) -> Scene<'a> {
+        Scene { argument, view: &*self.view, control: &*self.control, caller }
     }
 }
 
@@ -58,14 +58,16 @@ impl Console for AdminConsole {
     fn columns(&self, caller: &Caller, sql: &str) -> Result<Option<Vec<Column>>, PgError> {
         Ok(match self.request(caller, sql)? {
             Request::Empty => None,
-            Request::Command(command) => command.described(),
+            Request::Command(command, _) => command.described(),
             Request::Probe(reply) => reply.column().map(|column| vec![column]),
         })
     }
 
     fn run<'a>(&'a self, caller: &'a Caller, sql: &'a str) -> Pending<'a> {
         let answer = match self.request(caller, sql) {
-            Ok(Request::Command(command)) => return command.run(&self.scene(caller)),
+            Ok(Request::Command(command, argument)) => {
+                return command.run(&self.scene(caller, argument));
+            }
             Ok(Request::Probe(reply)) => Ok(reply.answer()),
             Ok(Request::Empty) => Ok(Answer::Empty),
             Err(error) => Err(error),

@@ -62,13 +62,14 @@ fn extended(sql: &str, format: u8) -> Vec<(u8, Vec<u8>)> {
 #[tokio::test]
 async fn every_command_speaks_both_protocols() {
     let admin = Caller { admin: true, ..stats() };
-    for command in COMMANDS {
+    // Those that a session carries out are none of the admin database's.
+    for command in COMMANDS.iter().filter(|command| !command.words.starts_with("PGPOOL")) {
         let rows = !command.columns.is_empty();
-        let simple = talk(&admin, &query(command.words)).await;
+        let simple = talk(&admin, &query(&command.example())).await;
         let expected = if rows { "TDCZ" } else { "CZ" };
         assert_eq!(tags(&simple).trim_start_matches('N'), expected, "{}", command.words);
         for format in [0, 1] {
-            let extended = talk(&admin, &extended(command.words, format)).await;
+            let extended = talk(&admin, &extended(&command.example(), format)).await;
             let expected = if rows { "1tT2TDCZ" } else { "1tn2nCZ" };
             assert_eq!(tags(&extended).replace('N', ""), expected, "{} in format {format}", command.words);
             if format == 0 {

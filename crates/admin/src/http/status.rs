@@ -140,7 +140,7 @@ impl NodeFull {
         };
         Self {
             answers: node.answers,
-            seen_role: node.seen_role.as_str(),
+            seen_role: render::seen_role(&node).as_str(),
             lb_weight: share,
             select_cnt: node.statements.select,
             replication_delay_bytes: bytes,
@@ -206,7 +206,7 @@ impl Clients {
             total: clients.len(),
             login: count(ClientState::Login),
             idle: count(ClientState::Idle),
-            active: count(ClientState::Active),
+            active: count(ClientState::Active) + count(ClientState::InTransaction) + count(ClientState::Held),
             waiting: count(ClientState::Waiting),
             pinned: clients.iter().filter(|client| client.pin.is_some()).count(),
         }

@@ -239,6 +239,7 @@ impl LocalServer {
                 write::empty_query_response(out);
                 Ok(())
             }
+            Answer::Session(_) => Err(no_session()),
         });
         match sent {
             Ok(()) => true,
@@ -378,6 +379,12 @@ fn warning(code: SqlState, text: &str) -> PgError {
 fn aborted() -> PgError {
     let text = "current transaction is aborted, commands ignored until end of transaction block";
     PgError::error(SqlState::IN_FAILED_SQL_TRANSACTION, text)
+}
+
+/// The admin database's sessions have no configuration of their own.
+fn no_session() -> PgError {
+    let text = "this is for sessions in other databases than the admin database";
+    PgError::error(SqlState::FEATURE_NOT_SUPPORTED, text).with_hint("Use SHOW CONFIG and SET here.")
 }
 
 fn not_utf8() -> PgError {

@@ -46,6 +46,29 @@ pub enum Answer {
     },
     /// There was nothing in it.
     Empty,
+    /// It is about the session itself, which carries it out and answers.
+    Session(SessionAsk),
+}
+
+/// What a statement asks of the session that it is given in.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SessionAsk {
+    /// To show keys of its configuration.
+    Show {
+        /// The columns: key, value, description.
+        columns: Vec<Column>,
+        /// The keys with their descriptions.
+        rows: Vec<(&'static str, String)>,
+    },
+    /// To change a key.
+    Set {
+        /// The key.
+        key: &'static str,
+        /// The value as the configuration file has it.
+        value: String,
+    },
+    /// To take changes back: of one key, or of all.
+    Reset(Option<&'static str>),
 }
 
 /// An answer that is being worked on.

@@ -102,7 +102,7 @@ impl Engine {
             }
             b'F' => {
                 let verdict = Verdict::unparsed(Reason::Utility);
-                env.watch.statement(&verdict);
+                env.watch.statement(&verdict, None);
                 // Like Sync and Query it ends in ReadyForQuery.
                 self.end_of_batch();
                 self.tracker.push(Ask::FunctionCall, Owner::Client);
@@ -168,7 +168,7 @@ impl Engine {
         if self.refuse_query(&verdict, books, buf, out, header.len) {
             return None;
         }
-        env.watch.statement(&verdict);
+        env.watch.statement(&verdict, message::query_text(buf.at(buf.position(), header.len)));
         let (verdict, op) = if may_change_settings(&verdict) && buf.filled().len() >= header.len {
             with_op(verdict, message::query_text(buf.at(buf.position(), header.len)), env)
         } else {

@@ -38,10 +38,25 @@ use crate::prepared::Prepared;
 use crate::settings::{Parameters, Settings};
 use crate::statements::{ClientStatements, Schema, Statement, StatementCache};
 
+/// What is counted as it passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passed {
+    /// The client's Parse.
+    ClientParse,
+    /// A Parse to the server, the client's or ours.
+    ServerParse,
+    /// The client's Bind.
+    Bind,
+    /// The server's ReadyForQuery for the client.
+    Ready,
+}
+
 /// Who is told what passes by.
 pub trait Watch {
-    /// A statement is sent to the backend.
-    fn statement(&self, verdict: &Verdict);
+    /// A statement is sent to the backend; its text, where it is at hand.
+    fn statement(&self, verdict: &Verdict, sql: Option<&[u8]>);
+    /// Something that is counted passes.
+    fn passed(&self, what: Passed);
     /// The server answered with an error.
     fn server_error(&self, severity: Severity, code: Option<SqlState>);
     /// A transaction ended.

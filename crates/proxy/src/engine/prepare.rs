@@ -10,7 +10,7 @@ use protocol::tracker::{Ask, Owner, Token};
 use router::{Effect, SessionOp, StatementKind, TxControl, Verdict};
 
 use super::client::{ClientOuts, may_change_results, may_change_settings, resets, with_op};
-use super::{Books, Engine, Env, put_query};
+use super::{Books, Engine, Env, Passed, put_query};
 use crate::buffer::Buf;
 use crate::out::Out;
 use crate::statements::{NAME_PREFIX, Statement, put_header};
@@ -86,6 +86,8 @@ impl Engine {
         self.in_batch = true;
         let Some(parse) = message::parse(buf.at(buf.position(), header.len)) else {
             // The server says what is wrong with it.
+            env.watch.passed(Passed::ClientParse);
+            env.watch.passed(Passed::ServerParse);
             return self.ask(Ask::Parse(NO_TOKEN), buf, outs.server, header);
         };
         let statement = env.cache.intern(parse.tail, env.generation, || (env.classify)(parse.sql));
@@ -95,7 +97,9 @@ impl Engine {
         if self.is_local(&verdict, outs.server) {
             return;
         }
+        env.watch.passed(Passed::ClientParse);
         if parse.name.is_empty() {
+            env.watch.passed(Passed::ServerParse);
             let token = self.statements.define(b"", &statement, Some(env.schema));
             books.prepared.set_unnamed(Some(statement.id()));
             return self.ask(Ask::Parse(token), buf, outs.server, header);
@@ -108,19 +112,33 @@ impl Engine {
         if let Some(known) = self.statements.get(&name).cloned() {
             // As the server would: 42P05, told of the name on the server, which is put right on the way back.
             self.ensure_prepared(env, books, outs.server, &known);
-            self.inject_parse(outs.server, &statement, &known.id().name(), NO_TOKEN, Owner::Client);
+            self.inject_parse(env, outs.server, (&statement, &known.id().name()), NO_TOKEN, Owner::Client);
         } else if refused {
-            self.inject_parse(outs.server, &statement, &statement.id().name(), NO_TOKEN, Owner::Client);
+            self.inject_parse(
+                env,
+                outs.server,
+                (&statement, &statement.id().name()),
+                NO_TOKEN,
+                Owner::Client,
+            );
         } else {
             // Parsed anew even where the backend holds it: the client expects the schema as it is now.
             self.make_place(env, books, outs.server, &statement);
             let token = self.statements.define(&name, &statement, Some(env.schema));
-            self.inject_parse(outs.server, &statement, &statement.id().name(), token, Owner::Client);
+            self.inject_parse(env, outs.server, (&statement, &statement.id().name()), token, Owner::Client);
         }
         self.follow_events(books);
     }
 
-    fn inject_parse(&mut self, out: &mut Out, statement: &Statement, name: &str, token: Token, owner: Owner) {
+    fn inject_parse(
+        &mut self,
+        env: &Env<'_>,
+        out: &mut Out,
+        (statement, name): (&Statement, &str),
+        token: Token,
+        owner: Owner,
+    ) {
+        env.watch.passed(Passed::ServerParse);
         out.own(|own| statement.put_parse(own, name.as_bytes()));
         self.tracker.push(Ask::Parse(token), owner);
     }
@@ -156,7 +174,7 @@ impl Engine {
         if !books.prepared.touch(statement.id()) || unasked {
             self.make_place(env, books, out, statement);
             let token = self.statements.prepare_ours(statement, env.schema, false);
-            self.inject_parse(out, statement, &statement.id().name(), token, Owner::Ours);
+            self.inject_parse(env, out, (statement, &statement.id().name()), token, Owner::Ours);
         }
     }
 
@@ -172,6 +190,7 @@ impl Engine {
         let bind = match message::bind(seen, header.len) {
             View::Incomplete => return Some(seen.len() + 1),
             View::Malformed => {
+                env.watch.passed(Passed::Bind);
                 self.ask(Ask::Bind, buf, out, header);
                 return None;
             }
@@ -191,6 +210,7 @@ impl Engine {
         if self.has_local_portals() {
             self.bound_locally(bind.portal, false);
         }
+        env.watch.passed(Passed::Bind);
         self.in_batch = true;
         self.gate.bound = true;
         let mut op = None;
@@ -200,7 +220,7 @@ impl Engine {
                 self.refuse_bind(buf, out, header);
                 return None;
             }
-            env.watch.statement(&verdict);
+            env.watch.statement(&verdict, Some(statement.sql()));
             op = self.note_bound(env, verdict, statement);
         }
         let stand_in = self.deallocation(env, out, op.as_ref());
@@ -258,7 +278,7 @@ impl Engine {
         if !books.prepared.is_unnamed(statement.id()) {
             let token = self.statements.prepare_ours(statement, env.schema, true);
             books.prepared.set_unnamed(Some(statement.id()));
-            self.inject_parse(out, statement, "", token, Owner::Ours);
+            self.inject_parse(env, out, (statement, ""), token, Owner::Ours);
         }
     }
 

@@ -8,7 +8,7 @@ use protocol::sqlstate::SqlState;
 use protocol::tracker::{Fate, Push};
 use router::{Changes, PinReason};
 
-use super::{Books, Engine, Moved, Rest, Violation, Watch};
+use super::{Books, Engine, Moved, Passed, Rest, Violation, Watch};
 use crate::buffer::Buf;
 use crate::out::Out;
 use crate::statements::{NAME_PREFIX, StatementId, put_header};
@@ -59,6 +59,9 @@ impl Engine {
                 fate = self.told(fate, message);
             }
             let failed = self.look_into(header.tag, message, books, watch);
+            if fate == Fate::Pass && status.is_some() {
+                watch.passed(Passed::Ready);
+            }
             if fate == Fate::Pass && status == Some(TxStatus::Idle) {
                 watch.transaction();
             }

@@ -18,7 +18,8 @@ use crate::out::Out;
 struct Seen(RefCell<Vec<String>>);
 
 impl Watch for Seen {
-    fn statement(&self, verdict: &Verdict) {
+    fn passed(&self, _: Passed) {}
+    fn statement(&self, verdict: &Verdict, _: Option<&[u8]>) {
         self.0.borrow_mut().push(verdict.kind.as_str().to_owned());
     }
     fn server_error(&self, _: Severity, code: Option<SqlState>) {

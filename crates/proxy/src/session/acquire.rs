@@ -11,6 +11,7 @@ use protocol::error::{ClientFacing, PgError};
 use protocol::sqlstate::SqlState;
 use router::{Algorithm, Choice, Target};
 
+use super::busy::{busy, paused};
 use super::unit::says_goodbye;
 use super::{End, Session, hold};
 use crate::backend::Backend;
@@ -19,7 +20,8 @@ use crate::connect::ConnectError;
 use crate::fence::Lease;
 use crate::open::{OpenAs, open};
 use crate::pool::{Acquired, Grant, Pool, PoolKey, QuotaLimits, Scope, Waiting};
-use crate::registry::{ClientState, Flag};
+use crate::registry::{ClientState, Flag, WaitsFor};
+use crate::stats::Count;
 
 /// Nodes that one unit may try before it gives up.
 const MAX_ATTEMPTS: usize = 8;
@@ -55,6 +57,8 @@ pub(super) enum Refusal {
     Gone(NodeId),
     /// The node could not be connected to lately, and it is not this session's turn to try.
     Unreachable(NodeId),
+    /// The database is paused, and was not resumed in that time.
+    Paused(Duration),
     /// The client cancelled the wait.
     Cancelled,
 }
@@ -94,6 +98,7 @@ impl ClientFacing for Refusal {
                 format!("no connection to node {node} could be made in the time allowed"),
             )
             .with_hint("SHOW POOL_NODES tells the state of the nodes, pgweir's log why it could not."),
+            Self::Paused(waited) => paused(*waited),
             Self::Cancelled => {
                 PgError::error(SqlState::QUERY_CANCELED, "canceling statement due to user request")
             }
@@ -120,20 +125,6 @@ impl Refusal {
             other => other,
         }
     }
-}
-
-fn busy(pool: &PoolKey, full: Option<Scope>, size: u32, waited: Duration) -> PgError {
-    let PoolKey { node, database, user } = pool;
-    let whose = match full {
-        None => format!("node {node}, database \"{database}\", user \"{user}\""),
-        Some(Scope::Database) => format!("node {node}, database \"{database}\""),
-        Some(Scope::User) => format!("node {node}, user \"{user}\""),
-    };
-    let key = full.map_or("default_pool_size", Scope::key);
-    let text = format!("pool is busy: no backend became free within {} ms", waited.as_millis());
-    PgError::error(SqlState::TOO_MANY_CONNECTIONS, text)
-        .with_detail(format!("All {size} backends of {whose} are in use."))
-        .with_hint(format!("Raise {key}, or query_wait_timeout."))
 }
 
 /// Why a wait ended without its result.
@@ -171,6 +162,9 @@ impl Session {
     }
 
     async fn try_acquire(&mut self, target: Target, lost: &[NodeId]) -> Result<Box<Backend>, Interrupt> {
+        if self.is_gated() {
+            Box::pin(self.pass_gate()).await?;
+        }
         self.drop_outdated();
         let topology = Arc::clone(self.topology.load());
         let mut excluded = self.stale_nodes(&topology, target);
@@ -248,8 +242,10 @@ impl Session {
             other => Some(other),
         };
         // Boxed: what is rare must not make every session larger.
-        let backend = Box::pin(self.pooled(acquired, &pool, node, topology, elsewhere)).await?;
-        self.lend(backend, node)
+        let began = Instant::now();
+        let pooled = Box::pin(self.pooled(acquired, &pool, node, topology, (elsewhere, began))).await;
+        self.tally.add_time(Count::WaitNanos, began.elapsed());
+        self.lend(pooled?, node)
     }
 
     /// The backend is the client's, unless its node went out of use meanwhile. The client is bound before it is
@@ -267,6 +263,7 @@ impl Session {
             return Err(Refusal::Gone(node.id).into());
         }
         entry.set_state(ClientState::Active);
+        self.tally.add(Count::Assignments, 1);
         backend.entry.lent(entry.id, Instant::now());
         Ok(backend)
     }
@@ -285,9 +282,8 @@ impl Session {
         pool: &Arc<Pool>,
         node: &Node,
         topology: &Topology,
-        elsewhere: Elsewhere<'_>,
+        (elsewhere, began): (Elsewhere<'_>, Instant),
     ) -> Result<Box<Backend>, Interrupt> {
-        let began = Instant::now();
         loop {
             let grant = match acquired.take().unwrap_or_else(|| pool.acquire(self.worker.id)) {
                 Acquired::Granted(grant) => grant,
@@ -339,7 +335,7 @@ impl Session {
             if now >= last {
                 return Err(Refusal::Unreachable(pool.key.node).into());
             }
-            self.client.entry.set_state(ClientState::Waiting);
+            self.client.entry.set_waiting(WaitsFor::Turn(pool.key.node));
             let waiting = tokio::time::timeout_at(turn.min(last).into(), changed);
             if self.watched_or_cancelled(waiting).await?.is_ok() {
                 return Ok(false);
@@ -361,7 +357,7 @@ impl Session {
     async fn wait_for(&mut self, mut waiting: Waiting, pool: &Arc<Pool>) -> Result<Grant, Interrupt> {
         let limit = self.config.load().query_wait_timeout;
         let began = Instant::now();
-        self.client.entry.set_state(ClientState::Waiting);
+        self.client.entry.set_waiting(WaitsFor::Backend(pool.key.node));
         let granted = self.granted(&mut waiting, pool, limit).await;
         self.worker.shared.deps.metrics.backend_wait.observe(began.elapsed().as_secs_f64());
         match granted? {

@@ -11,6 +11,7 @@ use super::Session;
 use super::deadline::Limit;
 use crate::backend::Backend;
 use crate::engine::Violation;
+use crate::stats::Count;
 
 /// How long a client may take to take its last message.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -135,6 +136,7 @@ impl Session {
             );
         } else if let Some(error) = end.farewell() {
             self.worker.shared.deps.metrics.errors.inc(&error.code.0);
+            self.tally.add(Count::Errors, 1);
             self.to_client.own(|own| write_error(own, &error));
         }
         // A client that takes nothing is left behind.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use protocol::error::{ClientFacing, PgError};
+use protocol::message::TxStatus;
 use protocol::sqlstate::SqlState;
 use router::Target;
 
@@ -25,7 +26,7 @@ impl Session {
             return Err(End::Refused(PgError::fatal(SqlState::INTERNAL_ERROR, error.to_string())));
         }
         self.parse.standard_conforming_strings = parameters.get("standard_conforming_strings") != Some("off");
-        self.put_ready();
+        self.to_client.own(|own| protocol::write::ready_for_query(own, TxStatus::Idle.as_byte()));
         self.flush().await
     }
 

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::Session;
 use super::acquire::{Interrupt, Refusal};
-use crate::registry::ClientState;
+use crate::registry::WaitsFor;
 
 /// How often it is tried again to connect to a primary that counts as alive.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ pub(super) fn may_help(target: Target, refusal: &Refusal) -> bool {
             error.kind(),
             ConnectFailure::Unreachable | ConnectFailure::TimedOut | ConnectFailure::NotReady
         ),
-        Refusal::Busy { .. } | Refusal::Cancelled => false,
+        Refusal::Busy { .. } | Refusal::Paused(_) | Refusal::Cancelled => false,
     };
     missing && !matches!(target, Target::Node(_))
 }
@@ -63,7 +63,7 @@ impl Session {
             if self.hold_ends(&topology, &first).is_none_or(|end| now >= end) {
                 return Err(refusal.into());
             }
-            self.client.entry.set_state(ClientState::Waiting);
+            self.client.entry.set_waiting(WaitsFor::Node);
             self.worker.shared.deps.metrics.failover_holds.inc();
             // The topology may have changed before it was listened to: once more without a wait.
             *hold = Some(first);

@@ -11,6 +11,7 @@ use super::Session;
 use crate::catalog::Knowledge;
 use crate::engine::Unit;
 use crate::statements::Statement;
+use crate::stats::Count;
 
 /// What a batch of one statement says, message by message.
 #[derive(Default)]
@@ -36,8 +37,14 @@ impl Session {
         self.from_client.consume(unit.len);
         for message in batch.tags {
             match message {
-                b'P' => self.to_client.own(parse_complete),
-                b'B' => self.to_client.own(bind_complete),
+                b'P' => {
+                    self.tally.add(Count::ClientParses, 1);
+                    self.to_client.own(parse_complete);
+                }
+                b'B' => {
+                    self.tally.add(Count::Binds, 1);
+                    self.to_client.own(bind_complete);
+                }
                 b'E' => self.put_complete(tag),
                 b'D' => self.to_client.own(|own| {
                     // No parameters always fit.

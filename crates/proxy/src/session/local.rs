@@ -6,9 +6,12 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use protocol::console::{Caller, Context, Next, Status};
+use protocol::console::{Answer, Caller, Context, Next, SessionAsk, Status};
+use protocol::error::PgError;
 use protocol::frame::{HEADER_LEN, frontend_header};
 use protocol::message::{self, Object, TxStatus, View};
+use protocol::sqlstate::SqlState;
+use protocol::table::{Cell, Table};
 
 use super::{End, Session};
 use crate::engine::{Boundary, Unit, Violation};
@@ -146,6 +149,35 @@ impl Session {
         said
     }
 
+    /// What a statement asks of the session itself.
+    fn carry_out(&mut self, answer: Answer) -> Result<Answer, PgError> {
+        let Answer::Session(ask) = answer else { return Ok(answer) };
+        let done = |tag: &str| Answer::Done { tag: tag.to_owned(), notices: Vec::new() };
+        match ask {
+            SessionAsk::Show { columns, rows } => {
+                let config = self.config.load();
+                let row = |(key, description): (&'static str, String)| {
+                    let value = config.text_of(key).unwrap_or_default();
+                    vec![Cell::from(key), Cell::Text(value), Cell::Text(description)]
+                };
+                let rows = rows.into_iter().map(row).collect();
+                Ok(Answer::Table(Table { columns, rows, tag: "SHOW".to_owned() }))
+            }
+            SessionAsk::Set { key, value } => match self.config.set(key, value) {
+                Ok(()) => Ok(done("SET")),
+                Err(errors) => {
+                    let text = format!("invalid value for parameter \"{key}\"");
+                    let error = PgError::error(SqlState::INVALID_PARAMETER_VALUE, text);
+                    Err(error.with_detail(errors.to_string()))
+                }
+            },
+            SessionAsk::Reset(key) => {
+                self.config.reset(key);
+                Ok(done("RESET"))
+            }
+        }
+    }
+
     fn caller(&mut self) -> Caller {
         let config = self.config.load();
         let user = self.identity.user.to_string();
@@ -171,6 +203,7 @@ async fn feed(session: &mut Session, caller: &Caller, status: TxStatus, tag: u8,
         match next {
             Next::Run(sql) => {
                 let result = console.run(caller, &sql).await;
+                let result = result.and_then(|answer| session.carry_out(answer));
                 let local = &mut session.local;
                 let mut after = Next::Wait;
                 session.to_client.own(|own| after = local.answer(&context, result, own));

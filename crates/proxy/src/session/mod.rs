@@ -8,16 +8,20 @@
 
 mod acquire;
 mod again;
+mod busy;
+mod counting;
 mod deadline;
 mod doubt;
 mod end;
 mod fresh;
+mod gate_wait;
 mod greet;
 mod hold;
 mod lazy;
 mod lazy_batch;
 mod limits;
 mod local;
+mod own_config;
 mod parsed;
 mod relay;
 mod route;
@@ -51,8 +55,10 @@ use crate::registry::{ClientState, Flag, Registered};
 use crate::settings::Settings;
 use crate::shared::Worker;
 use crate::statements::Statement;
+use crate::stats::{Count, Tally};
 use crate::stream::Stream;
 use lazy::LazyTransaction;
+use own_config::OwnConfig;
 
 /// Who the client is, once it has logged in.
 pub(crate) struct Identity {
@@ -74,7 +80,7 @@ pub(crate) struct Session {
     client: Registered,
     stream: Stream,
     identity: Identity,
-    config: Reader<Config>,
+    config: OwnConfig,
     topology: Reader<Topology>,
     freshness: Reader<Freshness>,
     /// The database, and what is known of it.
@@ -103,6 +109,7 @@ pub(crate) struct Session {
     skip_to_sync: bool,
     again: again::Again,
     deadline: deadline::Deadline,
+    tally: Arc<Tally>,
 }
 
 impl Session {
@@ -121,11 +128,12 @@ impl Session {
         let catalog = worker.shared.catalogs.enter(&worker.shared, OpenAs::from(&identity));
         Self {
             parse: ParseOptions { standard_conforming_strings: true, ..parse_options(config.load()) },
+            tally: Arc::new(Tally::new(worker.book.of(&identity.database))),
             worker,
             client,
             stream,
             identity,
-            config,
+            config: OwnConfig::new(config),
             topology,
             freshness,
             knowledge: catalog.reader(),
@@ -149,6 +157,11 @@ impl Session {
         }
     }
 
+    /// What it counts.
+    pub(crate) fn tally(&self) -> Arc<Tally> {
+        Arc::clone(&self.tally)
+    }
+
     /// Serves the client until it leaves or must go.
     pub(crate) async fn run(&mut self) -> End {
         let end = self.serve().await;
@@ -161,7 +174,10 @@ impl Session {
             return end;
         }
         loop {
-            self.client.entry.set_state(ClientState::Idle);
+            self.client.entry.set_state(match self.lazy.is_open() {
+                true => ClientState::InTransaction,
+                false => ClientState::Idle,
+            });
             let unit = match self.next_unit().await {
                 Ok(unit) => unit,
                 Err(end) => return end,
@@ -213,6 +229,7 @@ impl Session {
     fn poll_flush_client(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let sent = ready!(self.to_client.poll_flush(cx, &mut self.stream, &self.from_server))?;
         self.worker.shared.deps.metrics.client_sent_bytes.inc_by(sent as u64);
+        self.tally.add(Count::Sent, sent as u64);
         Poll::Ready(Ok(()))
     }
 
@@ -228,6 +245,7 @@ impl Session {
         self.from_client.advance(count);
         self.deadline.client_moved();
         self.worker.shared.deps.metrics.client_received_bytes.inc_by(count as u64);
+        self.tally.add(Count::Received, count as u64);
         Poll::Ready(Ok(count > 0))
     }
 
@@ -252,9 +270,15 @@ impl Session {
         self.worker.shared.statements.intern(tail, knowledge.generation, classify)
     }
 
+    /// Ends a query that no server has ended.
     fn put_ready(&mut self) {
-        let status = self.status().as_byte();
-        self.to_client.own(|own| protocol::write::ready_for_query(own, status));
+        let status = self.status();
+        self.to_client.own(|own| protocol::write::ready_for_query(own, status.as_byte()));
+        self.tally.add(Count::Queries, 1);
+        if status == TxStatus::Idle {
+            self.tally.add(Count::Transactions, 1);
+            self.worker.shared.deps.metrics.transactions.inc();
+        }
     }
 }
 

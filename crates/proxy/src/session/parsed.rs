@@ -12,6 +12,7 @@ use protocol::write::{close_complete, parse_complete};
 use super::Session;
 use crate::engine::{Boundary, Unit};
 use crate::statements::Statement;
+use crate::stats::Count;
 
 impl Session {
     /// Answers a unit of nothing but known Parse messages, Close and Sync; false when it has others.
@@ -35,6 +36,7 @@ impl Session {
         match (tag, message::parse(message), message::object(message)) {
             (b'P', Some(parse), _) => {
                 if let Some(statement) = known.next() {
+                    self.tally.add(Count::ClientParses, 1);
                     self.engine.define_now(parse.name, &statement);
                     self.to_client.own(parse_complete);
                 }

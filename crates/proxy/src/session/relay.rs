@@ -4,100 +4,27 @@
 //! direction does not read while its last write is pending, so a slow reader slows the sender, at the
 //! cost of one buffer.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use cluster::Observation;
-use protocol::error::Severity;
 use protocol::frame::HEADER_LEN;
 use protocol::message::TxStatus;
-use protocol::sqlstate::SqlState;
-use router::{Access, Changes, PinReason, Reason, Verdict};
-use telemetry::metrics::{Kind, NodeMetrics};
+use router::{Access, Reason, Target};
 
 use super::acquire::{AHEAD_LIMIT, Interrupt, Refusal};
 use super::again::Losses;
-use super::deadline::{Doing, Ordinal};
+use super::counting::{Counting, Talk, Whose};
+use super::deadline::Doing;
 use super::unit::says_goodbye;
 use super::{End, Means, Session, with_env};
 use crate::backend::Backend;
-use crate::catalog::Database;
-use crate::engine::{Boundary, ClientOuts, ClientStep, ServerStep, Unit, Watch};
-use crate::registry::Flag;
-use crate::shared::Shared;
+use crate::engine::{Boundary, ClientOuts, ClientStep, ServerStep, Unit};
+use crate::registry::{ClientState, Flag};
 
 /// How long a statement goes on for a client whose stream has ended: it may have closed only its half.
 const GRACE: Duration = Duration::from_secs(1);
-
-/// Counts what passes.
-struct Counting {
-    node: Option<Arc<NodeMetrics>>,
-    shared: Arc<Shared>,
-    catalog: Arc<Database>,
-    reason: Reason,
-    read_only: Option<Observation>,
-    wrote: Cell<bool>,
-    /// Transactions that have ended on this lease.
-    ended: Cell<Ordinal>,
-    /// It may be sent notifications: its silence means nothing.
-    listens: Cell<bool>,
-}
-
-impl Watch for Counting {
-    fn statement(&self, verdict: &Verdict) {
-        self.wrote.set(self.wrote.get() | (verdict.access == Access::Write));
-        self.listens.set(self.listens.get() | (verdict.pin == Some(PinReason::Listen)));
-        if let Some(node) = &self.node {
-            node.statement(kind(verdict), self.reason as usize);
-        }
-    }
-
-    fn server_error(&self, severity: Severity, code: Option<SqlState>) {
-        let code = code.map_or([b'0'; 5], |code| code.0);
-        self.shared.deps.metrics.errors.inc(&code);
-        if let Some(node) = &self.node {
-            node.error(grade(severity));
-        }
-        if let Some(observation) = self.read_only.filter(|_| code == SqlState::READ_ONLY_SQL_TRANSACTION.0) {
-            self.shared.observe(observation);
-        }
-    }
-
-    fn transaction(&self) {
-        self.ended.set(self.ended.get().wrapping_add(1));
-        self.shared.deps.metrics.transactions.inc();
-    }
-
-    fn schema_changed(&self) {
-        self.shared.statements.schema_changed();
-    }
-
-    fn catalog_changed(&self, changes: Changes) {
-        self.catalog.changed(changes);
-    }
-}
-
-fn kind(verdict: &Verdict) -> Kind {
-    use router::StatementKind;
-    match verdict.kind {
-        StatementKind::Select => Kind::Select,
-        StatementKind::Insert => Kind::Insert,
-        StatementKind::Update => Kind::Update,
-        StatementKind::Delete => Kind::Delete,
-        StatementKind::Ddl => Kind::Ddl,
-        StatementKind::Other => Kind::Other,
-    }
-}
-
-fn grade(severity: Severity) -> telemetry::metrics::Severity {
-    match severity {
-        Severity::Panic => telemetry::metrics::Severity::Panic,
-        Severity::Fatal => telemetry::metrics::Severity::Fatal,
-        _ => telemetry::metrics::Severity::Error,
-    }
-}
 
 /// How far the relay of one lease is.
 struct Relay {
@@ -152,10 +79,13 @@ impl Session {
                 }
             };
             let node = backend.node;
-            let mut relay = self.begin_relay(backend, &unit, reason);
+            let mut relay = self.begin_relay(backend, &unit, (target, reason));
             let relayed = self.relay(&mut relay).await;
             let staying = relay.leaving.is_none();
-            match self.end_relay(relay, relayed).await {
+            // Not the whole relay: what is held over a wait makes every session larger.
+            let wrote = relay.watch.has_written().then_some(relay.in_transaction);
+            let Relay { backend, .. } = relay;
+            match self.end_relay(backend, wrote, relayed).await {
                 Err(end) if staying && self.is_goodbye() && !self.goes_down(node).await => return Err(end),
                 Err(end) if staying => self.take_back(target, node, end, &mut losses)?,
                 ended => return ended,
@@ -173,7 +103,7 @@ impl Session {
         }
     }
 
-    fn begin_relay(&mut self, backend: Box<Backend>, unit: &Unit, reason: Reason) -> Relay {
+    fn begin_relay(&mut self, backend: Box<Backend>, unit: &Unit, route: (Target, Reason)) -> Relay {
         let node = self.topology.load().node(backend.node);
         let on_standby = node.is_none_or(|node| node.role != cluster::Role::Primary);
         let epoch = self.topology.load().epoch;
@@ -182,18 +112,18 @@ impl Session {
         self.arm(unit);
         self.lazy.clear();
         if self.config.load().log_statement_routes {
-            tracing::info!(client = self.client.entry.id, node = %backend.node, reason = reason.as_str(), "statement routed");
+            tracing::info!(client = self.client.entry.id, node = %backend.node, reason = route.1.as_str(), "statement routed");
         }
-        let watch = Counting {
-            node: backend.entry.metrics().map(Arc::clone),
-            shared: Arc::clone(&self.worker.shared),
-            catalog: Arc::clone(&self.catalog),
-            reason,
-            wrote: Cell::new(false),
-            ended: Cell::new(0),
-            listens: Cell::new(false),
-            read_only: (!on_standby).then_some(Observation::ReadOnly { node: backend.node, epoch }),
+        let read_only = (!on_standby).then_some(Observation::ReadOnly { node: backend.node, epoch });
+        let whose = Whose {
+            client: Arc::clone(&self.client.entry),
+            node: backend.node,
+            pid: backend.entry.pid,
+            worker: self.worker.id,
         };
+        let talk = Talk::of(self.config.load());
+        let counters = (backend.entry.metrics().map(Arc::clone), &self.worker.shared, &self.catalog);
+        let watch = Counting::new(counters, &self.tally, whose, route, talk, read_only);
         Relay {
             backend,
             watch,
@@ -216,16 +146,21 @@ impl Session {
         alone && self.config.load().load_balance == config::LoadBalance::Latency
     }
 
-    async fn end_relay(&mut self, relay: Relay, relayed: Result<(), End>) -> Result<(), End> {
-        let backend = relay.backend;
+    async fn end_relay(
+        &mut self,
+        backend: Box<Backend>,
+        wrote: Option<bool>,
+        relayed: Result<(), End>,
+    ) -> Result<(), End> {
         self.client.entry.set_pin(None);
         self.client.entry.set_statements(self.engine.statements().len());
         let Err(end) = relayed else {
             self.disarm();
             self.skip_to_sync |= self.engine.take_failed_move();
-            if relay.watch.wrote.get() {
+            // Told is whether it began with an explicit transaction.
+            if let Some(in_transaction) = wrote {
                 self.has_written();
-                self.wrote.note(relay.in_transaction);
+                self.wrote.note(in_transaction);
             }
             self.give_back(backend).await;
             return Ok(());
@@ -279,7 +214,7 @@ impl Session {
         let limits = self.limits()?;
         let doing = self.doing(relay);
         let between = self.engine.is_settled() && self.engine.status() == TxStatus::Idle;
-        let transaction = (!between).then(|| relay.watch.ended.get());
+        let transaction = (!between).then(|| relay.watch.ended());
         self.keep_in_time(cx, &limits, doing, transaction)
     }
 
@@ -294,7 +229,7 @@ impl Session {
             return Doing::Other;
         }
         match self.engine.status() {
-            TxStatus::Idle if self.engine.is_settled() && relay.watch.listens.get() => Doing::Other,
+            TxStatus::Idle if self.engine.is_settled() && relay.watch.listens() => Doing::Other,
             TxStatus::Idle if self.engine.is_settled() => Doing::Idle,
             _ => Doing::IdleInTransaction,
         }
@@ -303,6 +238,11 @@ impl Session {
     /// Nothing to do for now.
     fn pause(&mut self) {
         self.reclaim();
+        self.client.entry.set_state(match self.engine.status() {
+            _ if self.engine.is_waiting() => ClientState::Active,
+            TxStatus::Idle => ClientState::Held,
+            _ => ClientState::InTransaction,
+        });
         if let Some(pin) = self.engine.pin().filter(|_| self.client.entry.pin() != self.engine.pin()) {
             self.client.entry.set_pin(Some(pin));
             let position = router::PinReason::ALL.iter().position(|known| *known == pin);
@@ -457,6 +397,12 @@ impl Session {
         let before = from_client.filled().len();
         let step = with_env(&means, &relay.watch, |env| engine.client(env, books, from_client, &mut outs))?;
         let taken = before - from_client.filled().len();
+        if taken > 0 {
+            relay.watch.forwarded();
+        }
+        if relay.watch.has_notices() && !engine.is_inside_answer() {
+            to_client.own(|own| relay.watch.put_notices(own));
+        }
         self.taken(taken);
         match step {
             ClientStep::More(need) => relay.client_need = need,

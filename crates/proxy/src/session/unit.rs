@@ -7,14 +7,16 @@ use protocol::frame::{HEADER_LEN, frontend_header};
 use protocol::message::TxStatus;
 
 use super::{End, Means, Session, with_env};
-use crate::engine::{Boundary, Scan, Unit, Violation, Watch, scan};
+use crate::engine::{Boundary, Passed, Scan, Unit, Violation, Watch, scan};
 use crate::registry::Flag;
+use crate::stats::Count;
 
 /// Reading ahead tells nobody anything.
 struct Silent;
 
 impl Watch for Silent {
-    fn statement(&self, _: &router::Verdict) {}
+    fn statement(&self, _: &router::Verdict, _: Option<&[u8]>) {}
+    fn passed(&self, _: Passed) {}
     fn server_error(&self, _: protocol::error::Severity, _: Option<protocol::sqlstate::SqlState>) {}
     fn transaction(&self) {}
     fn schema_changed(&self) {}
@@ -98,6 +100,10 @@ impl Session {
             self.client.entry.lower(Flag::Fence);
             self.drop_outdated();
         }
+        if self.client.entry.has(Flag::Renew) {
+            self.client.entry.lower(Flag::Renew);
+            self.kept.drain(..).for_each(|backend| backend.close());
+        }
         let at_border = self.from_client.is_empty() && self.status() == TxStatus::Idle && !self.skip_to_sync;
         if at_border && self.client.entry.has(Flag::Drain) {
             return Poll::Ready(Err(End::Drained));
@@ -113,6 +119,7 @@ impl Session {
     /// Answers a unit with an error, as a server would that failed at its first message.
     pub(super) fn refuse(&mut self, unit: &Unit, error: &PgError) {
         self.worker.shared.deps.metrics.errors.inc(&error.code.0);
+        self.tally.add(Count::Errors, 1);
         self.lazy.fail();
         self.to_client.own(|own| write_error(own, error));
         let alone = !unit.extended && matches!(unit.boundary, Boundary::Query | Boundary::FunctionCall);

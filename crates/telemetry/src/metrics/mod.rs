@@ -7,6 +7,7 @@
 //! The words behind `reason` and `role` belong to other crates and are given at construction
 //! ([`Vocabulary`]); a handle is then found by the word's position.
 
+mod latency;
 mod nodes;
 mod sets;
 mod table;
@@ -20,6 +21,7 @@ use prometheus::{
 };
 use prometheus::{Opts, Registry, TextEncoder};
 
+pub use latency::{Latency, Route};
 use nodes::NodeFamilies;
 pub use nodes::{BackendState, Kind, NodeLabel, NodeMetrics, Severity};
 pub use sets::{CounterSet, ErrorClasses, GaugeSet};
@@ -243,6 +245,10 @@ impl Families {
     fn plain_gauges(&self, name: &'static str) -> Result<GaugeVec, MetricsError> {
         let row = Self::row(name)?;
         self.registered(GaugeVec::new(Opts::new(row.name, row.help), row.labels)?)
+    }
+
+    fn latency(&self, name: &'static str) -> Result<latency::LatencyFamily, MetricsError> {
+        self.registered(latency::LatencyFamily::new(Self::row(name)?)?)
     }
 
     fn histogram(&self, name: &'static str, buckets: &[f64]) -> Result<Histogram, MetricsError> {

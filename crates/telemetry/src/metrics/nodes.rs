@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use prometheus::core::{Atomic, GenericGaugeVec};
 use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
+use super::latency::{Latency, LatencyFamily};
 use super::{CounterSet, Families, GaugeSet, MetricsError, Vocabulary};
 
 /// What a statement does; the columns of `SHOW POOL_BACKEND_STATS`.
@@ -94,6 +95,8 @@ pub struct NodeMetrics {
     pub received_bytes: IntCounter,
     /// Bytes to the node.
     pub sent_bytes: IntCounter,
+    /// How long its statements take.
+    pub latency: Latency,
     /// 1 when it may be used.
     pub up: IntGauge,
     errors: CounterSet,
@@ -169,6 +172,7 @@ pub(super) struct NodeFamilies {
     up: IntGaugeVec,
     role: IntGaugeVec,
     fresh_as_of: GaugeVec,
+    latency: LatencyFamily,
     route_reasons: Vec<&'static str>,
     connect_reasons: Vec<&'static str>,
     roles: Vec<&'static str>,
@@ -189,6 +193,7 @@ impl NodeFamilies {
             up: families.gauges("pgweir_node_up")?,
             role: families.gauges("pgweir_node_role")?,
             fresh_as_of: families.plain_gauges("pgweir_node_fresh_as_of_seconds")?,
+            latency: families.latency("pgweir_statement_seconds")?,
             route_reasons: words.route_reasons.to_vec(),
             connect_reasons: words.connect_failures.to_vec(),
             roles: words.roles.to_vec(),
@@ -217,6 +222,7 @@ impl NodeFamilies {
             )?,
             received_bytes: self.received_bytes.get_metric_with_label_values(&node)?,
             sent_bytes: self.sent_bytes.get_metric_with_label_values(&node)?,
+            latency: self.latency.node(&id),
             up: self.up.get_metric_with_label_values(&node)?,
             errors: CounterSet::new("pgweir_node_errors_total", &self.errors, &node, Severity::WORDS)?,
             backends: GaugeSet::new("pgweir_backends", &self.backends, &node, BackendState::WORDS)?,

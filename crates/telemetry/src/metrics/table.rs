@@ -77,6 +77,11 @@ pub const METRICS: &[MetricRow] = &[
         &["node", "reason"],
         "Statements sent to a node, by the reason for which it was chosen.",
     ),
+    histogram(
+        "pgweir_statement_seconds",
+        &["node", "route"],
+        "How long the node took from the statement, or batch, to its ReadyForQuery, by where it was to go.",
+    ),
     counter("pgweir_pins_total", &["reason"], "Sessions pinned to their backend."),
     counter("pgweir_verdict_cache_hits_total", &[], "Statements whose classification was remembered."),
     counter("pgweir_verdict_cache_misses_total", &[], "Statements that had to be classified."),

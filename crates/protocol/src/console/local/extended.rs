@@ -5,8 +5,8 @@ use bytes::BytesMut;
 use super::super::Answer;
 use super::super::portal::{Portal, Progress, Statement, cannot_run};
 use super::super::split::{Control, statements};
-use super::unknown_statement;
 use super::{Context, LocalServer, Next, Running, Started, Status, Transaction, aborted, done, not_utf8};
+use super::{no_session, unknown_statement};
 use crate::error::PgError;
 use crate::sqlstate::SqlState;
 use crate::table::{Column, Format, Formats, row_description};
@@ -251,6 +251,7 @@ impl LocalServer {
                 write::empty_query_response(out);
                 Ok(())
             }
+            Answer::Session(_) => Err(no_session()),
         }
     }
 

@@ -1,0 +1,283 @@
+//! What a lease of a backend adds to the counts, the times and the logs.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cluster::{NodeId, Observation};
+use config::Config;
+use protocol::error::{PgError, Severity, write_notice};
+use protocol::sqlstate::SqlState;
+use router::{Access, Changes, PinReason, Reason, Target, Verdict};
+use telemetry::metrics::{Kind, NodeMetrics, Route};
+
+use super::deadline::Ordinal;
+use crate::catalog::Database;
+use crate::engine::{Passed, Watch};
+use crate::registry::ClientEntry;
+use crate::shared::Shared;
+use crate::stats::{Count, Tally};
+
+/// Longer statements are cut in logs and notices (bytes).
+const SHOWN_STATEMENT: usize = 4096;
+
+/// Which of its statements a session logs, and whom it tells.
+#[derive(Debug)]
+pub(super) struct Talk {
+    /// `log_per_node_statement`.
+    log: bool,
+    /// `notice_per_node_statement`.
+    notice: bool,
+    /// `log_min_duration_statement`.
+    slow: Option<Duration>,
+    /// What is being run, for the log of slow statements.
+    running: Vec<u8>,
+    /// What the client is to be told of where its statements run.
+    notices: Vec<PgError>,
+}
+
+impl Talk {
+    /// What the configuration wants said; nothing is the rule, and costs nothing.
+    pub(super) fn of(config: &Config) -> Option<Box<RefCell<Self>>> {
+        let (log, notice) = (config.log_per_node_statement, config.notice_per_node_statement);
+        let slow = config.log_min_duration_statement;
+        let silent = !log && !notice && slow.is_none();
+        let talk = || Self { log, notice, slow, running: Vec::new(), notices: Vec::new() };
+        (!silent).then(|| Box::new(RefCell::new(talk())))
+    }
+}
+
+/// Whose lease it is, and of what.
+pub(super) struct Whose {
+    pub(super) client: Arc<ClientEntry>,
+    pub(super) node: NodeId,
+    /// The server's process.
+    pub(super) pid: u32,
+    pub(super) worker: usize,
+}
+
+/// Counts what passes.
+pub(super) struct Counting {
+    pub(super) node: Option<Arc<NodeMetrics>>,
+    pub(super) shared: Arc<Shared>,
+    catalog: Arc<Database>,
+    tally: Arc<Tally>,
+    whose: Whose,
+    reason: Reason,
+    route: Route,
+    talk: Option<Box<RefCell<Talk>>>,
+    read_only: Option<Observation>,
+    wrote: Cell<bool>,
+    /// Transactions that have ended on this lease.
+    ended: Cell<Ordinal>,
+    /// It may be sent notifications: its silence means nothing.
+    listens: Cell<bool>,
+    /// When what the server owes an answer for was first sent; the answer before it came then at the latest.
+    asked: Cell<Option<Instant>>,
+    answered: Cell<Instant>,
+    /// When the transaction got this backend.
+    begun: Cell<Option<Instant>>,
+}
+
+impl Counting {
+    pub(super) fn new(
+        (node, shared, catalog): (Option<Arc<NodeMetrics>>, &Arc<Shared>, &Arc<Database>),
+        tally: &Arc<Tally>,
+        whose: Whose,
+        (target, reason): (Target, Reason),
+        talk: Option<Box<RefCell<Talk>>>,
+        read_only: Option<Observation>,
+    ) -> Self {
+        Self {
+            node,
+            shared: Arc::clone(shared),
+            catalog: Arc::clone(catalog),
+            tally: Arc::clone(tally),
+            whose,
+            reason,
+            route: route(target),
+            talk,
+            read_only,
+            wrote: Cell::new(false),
+            ended: Cell::new(0),
+            listens: Cell::new(false),
+            asked: Cell::new(None),
+            answered: Cell::new(Instant::now()),
+            begun: Cell::new(None),
+        }
+    }
+
+    /// Bytes of the client are on their way to the server.
+    pub(super) fn forwarded(&self) {
+        if self.asked.get().is_none() {
+            let now = Instant::now();
+            self.asked.set(Some(now));
+            if self.begun.get().is_none() {
+                self.begun.set(Some(now));
+            }
+        }
+    }
+
+    /// Something was written.
+    pub(super) fn has_written(&self) -> bool {
+        self.wrote.get()
+    }
+
+    /// Transactions that have ended on this lease.
+    pub(super) fn ended(&self) -> Ordinal {
+        self.ended.get()
+    }
+
+    /// It may be sent notifications.
+    pub(super) fn listens(&self) -> bool {
+        self.listens.get()
+    }
+
+    /// Writes the notices that are due. Only where a message may begin.
+    pub(super) fn put_notices(&self, out: &mut bytes::BytesMut) {
+        if let Some(talk) = &self.talk {
+            talk.borrow_mut().notices.drain(..).for_each(|notice| write_notice(out, &notice));
+        }
+    }
+
+    /// Whether notices are due.
+    pub(super) fn has_notices(&self) -> bool {
+        self.talk.as_ref().is_some_and(|talk| !talk.borrow().notices.is_empty())
+    }
+
+    fn speak(&self, sql: Option<&[u8]>) {
+        let Some(talk) = &self.talk else { return };
+        let talk = &mut *talk.borrow_mut();
+        let text = shown(sql.unwrap_or_default());
+        let Whose { client, node, pid, .. } = &self.whose;
+        if talk.log {
+            tracing::info!(client = client.id, node = node.0, pid, statement = text, "statement sent");
+        }
+        if talk.notice {
+            let words = format!("DB node id: {node} statement: {text}");
+            talk.notices.push(PgError::notice(words));
+        }
+        if talk.slow.is_some() {
+            let running = &mut talk.running;
+            if !running.is_empty() {
+                running.extend_from_slice(b"; ");
+            }
+            running.extend_from_slice(text.as_bytes());
+            running.truncate(SHOWN_STATEMENT);
+        }
+    }
+
+    fn ready(&self) {
+        let now = Instant::now();
+        let asked = self.asked.take().unwrap_or_else(|| self.answered.get());
+        self.answered.set(now);
+        let took = now.duration_since(asked);
+        self.tally.add(Count::Queries, 1);
+        self.tally.add_time(Count::QueryNanos, took);
+        if let Some(node) = &self.node {
+            node.latency.observe(self.route, self.whose.worker, took);
+        }
+        if let Some(talk) = &self.talk {
+            let talk = &mut *talk.borrow_mut();
+            let text = std::mem::take(&mut talk.running);
+            if talk.slow.is_some_and(|limit| took >= limit) {
+                let Whose { client, node, pid, .. } = &self.whose;
+                let (text, reason) = (String::from_utf8_lossy(&text), self.reason.as_str());
+                let duration_ms = took.as_secs_f64() * 1000.0;
+                tracing::info!(client = client.id, node = node.0, pid, reason, duration_ms, statement = %text, "slow statement");
+            }
+        }
+    }
+}
+
+impl Watch for Counting {
+    fn statement(&self, verdict: &Verdict, sql: Option<&[u8]>) {
+        self.wrote.set(self.wrote.get() | (verdict.access == Access::Write));
+        self.listens.set(self.listens.get() | (verdict.pin == Some(PinReason::Listen)));
+        if let Some(node) = &self.node {
+            node.statement(kind(verdict), self.reason as usize);
+        }
+        if let Some(sql) = sql {
+            self.whose.client.set_statement(sql);
+        }
+        self.speak(sql);
+    }
+
+    fn passed(&self, what: Passed) {
+        match what {
+            Passed::ClientParse => self.tally.add(Count::ClientParses, 1),
+            Passed::ServerParse => self.tally.add(Count::ServerParses, 1),
+            Passed::Bind => self.tally.add(Count::Binds, 1),
+            Passed::Ready => self.ready(),
+        }
+    }
+
+    fn server_error(&self, severity: Severity, code: Option<SqlState>) {
+        let code = code.map_or([b'0'; 5], |code| code.0);
+        self.shared.deps.metrics.errors.inc(&code);
+        self.tally.add(Count::Errors, 1);
+        if let Some(node) = &self.node {
+            node.error(grade(severity));
+        }
+        if let Some(observation) = self.read_only.filter(|_| code == SqlState::READ_ONLY_SQL_TRANSACTION.0) {
+            self.shared.observe(observation);
+        }
+    }
+
+    fn transaction(&self) {
+        self.ended.set(self.ended.get().wrapping_add(1));
+        self.shared.deps.metrics.transactions.inc();
+        self.tally.add(Count::Transactions, 1);
+        if let Some(begun) = self.begun.take() {
+            self.tally.add_time(Count::TransactionNanos, self.answered.get().duration_since(begun));
+        }
+    }
+
+    fn schema_changed(&self) {
+        self.shared.statements.schema_changed();
+    }
+
+    fn catalog_changed(&self, changes: Changes) {
+        self.catalog.changed(changes);
+    }
+}
+
+/// A statement as logs and notices show it: cut, and without a password that is being set.
+fn shown(sql: &[u8]) -> String {
+    const WORD: &[u8] = b"password";
+    if sql.windows(WORD.len()).any(|part| part.eq_ignore_ascii_case(WORD)) {
+        return "(a statement about a password)".to_owned();
+    }
+    let sql = sql.trim_ascii_end();
+    let cut = sql.get(..SHOWN_STATEMENT).unwrap_or(sql);
+    String::from_utf8_lossy(cut).into_owned()
+}
+
+fn route(target: Target) -> Route {
+    match target {
+        Target::Primary => Route::Primary,
+        Target::Read => Route::Read,
+        Target::Standby => Route::Standby,
+        _ => Route::Any,
+    }
+}
+
+fn kind(verdict: &Verdict) -> Kind {
+    use router::StatementKind;
+    match verdict.kind {
+        StatementKind::Select => Kind::Select,
+        StatementKind::Insert => Kind::Insert,
+        StatementKind::Update => Kind::Update,
+        StatementKind::Delete => Kind::Delete,
+        StatementKind::Ddl => Kind::Ddl,
+        StatementKind::Other => Kind::Other,
+    }
+}
+
+fn grade(severity: Severity) -> telemetry::metrics::Severity {
+    match severity {
+        Severity::Panic => telemetry::metrics::Severity::Panic,
+        Severity::Fatal => telemetry::metrics::Severity::Fatal,
+        _ => telemetry::metrics::Severity::Error,
+    }
+}

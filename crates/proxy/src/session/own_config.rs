@@ -1,0 +1,102 @@
+//! The configuration as one session has it: the process's, with what the session has changed for itself.
+
+use std::sync::Arc;
+
+use config::{Config, ConfigErrors};
+use telemetry::Reader;
+
+/// What a session has changed, and what came of it.
+#[derive(Debug)]
+struct Own {
+    changes: Vec<(&'static str, String)>,
+    base: Arc<Config>,
+    config: Arc<Config>,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct OwnConfig {
+    reader: Reader<Config>,
+    own: Option<Box<Own>>,
+}
+
+impl OwnConfig {
+    pub(super) fn new(reader: Reader<Config>) -> Self {
+        Self { reader, own: None }
+    }
+
+    /// What holds for the session now.
+    pub(super) fn load(&mut self) -> &Arc<Config> {
+        let base = self.reader.load();
+        let Some(own) = &mut self.own else { return base };
+        if !Arc::ptr_eq(base, &own.base) {
+            own.base = Arc::clone(base);
+            // What does not go together with a new configuration is given up.
+            own.config = changed(base, &own.changes).unwrap_or_else(|_| Arc::clone(base));
+        }
+        &own.config
+    }
+
+    /// Changes a key for the session.
+    pub(super) fn set(&mut self, key: &'static str, value: String) -> Result<(), ConfigErrors> {
+        let base = Arc::clone(self.reader.load());
+        let mut changes = self.own.take().map_or_else(Vec::new, |own| own.changes);
+        let before = changes.clone();
+        changes.retain(|(name, _)| *name != key);
+        changes.push((key, value));
+        let refused = changed(&base, &changes).map(|config| self.keep(base.clone(), changes, config)).err();
+        if let Some(errors) = refused {
+            self.restore(base, before);
+            return Err(errors);
+        }
+        Ok(())
+    }
+
+    /// Takes changes back: of one key, or of all.
+    pub(super) fn reset(&mut self, key: Option<&'static str>) {
+        let base = Arc::clone(self.reader.load());
+        let mut changes = self.own.take().map_or_else(Vec::new, |own| own.changes);
+        changes.retain(|(name, _)| key.is_some_and(|key| key != *name));
+        self.restore(base, changes);
+    }
+
+    fn restore(&mut self, base: Arc<Config>, changes: Vec<(&'static str, String)>) {
+        if let Ok(config) = changed(&base, &changes)
+            && !changes.is_empty()
+        {
+            self.keep(base, changes, config);
+        }
+    }
+
+    fn keep(&mut self, base: Arc<Config>, changes: Vec<(&'static str, String)>, config: Arc<Config>) {
+        self.own = Some(Box::new(Own { changes, base, config }));
+    }
+}
+
+fn changed(base: &Config, changes: &[(&'static str, String)]) -> Result<Arc<Config>, ConfigErrors> {
+    let changes: Vec<(&str, &str)> = changes.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    base.with(&changes, "PGPOOL SET").map(Arc::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use telemetry::Published;
+
+    #[test]
+    fn a_session_keeps_its_changes_over_a_reload() {
+        let config =
+            |yaml: &str| config::parse(&format!("backends: [{{hostname: db0}}]\n{yaml}"), "test").unwrap();
+        let published = Published::new(config(""));
+        let mut own = OwnConfig::new(published.reader());
+        assert!(own.load().load_balance_mode);
+        own.set("load_balance_mode", "off".into()).unwrap();
+        assert!(!own.load().load_balance_mode);
+        assert!(own.set("load_balance_mode", "perhaps".into()).is_err());
+        assert!(!own.load().load_balance_mode, "a refused change changes nothing");
+        published.publish(config("query_timeout: 7s"));
+        assert!(!own.load().load_balance_mode && own.load().query_timeout.is_some());
+        own.reset(None);
+        assert!(own.load().load_balance_mode);
+    }
+}
