@@ -4,15 +4,16 @@
 //! neighbours and the status JSON are all rendered from the same rows. [`AdminControl`] carries out the few
 //! commands that change something. This crate knows no pool and no session.
 
-use std::future::Future;
+mod control;
+mod look;
+
 use std::net::IpAddr;
-use std::pin::Pin;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use cluster::{NodeId, NodeState, Role};
-use config::Config;
-use protocol::error::PgError;
+
+pub use control::{AdminControl, Databases, Outcome, Shutdown};
+pub use look::AdminView;
 
 /// One node: the cluster's picture of it and what was counted for it.
 #[derive(Debug, Clone, PartialEq)]
@@ -469,142 +470,4 @@ pub struct ProcessInfo {
     pub pid: u32,
     /// When it started.
     pub started_at: SystemTime,
-}
-
-/// A snapshot of the process; each call is cheap and does not block.
-pub trait AdminView: Send + Sync {
-    /// The process.
-    fn process(&self) -> ProcessInfo;
-    /// What it is doing.
-    fn state(&self) -> ProcessState;
-    /// The configuration in force.
-    fn config(&self) -> Arc<Config>;
-    /// The time now, for ages.
-    fn now(&self) -> SystemTime;
-    /// The topology's epoch.
-    fn epoch(&self) -> u64;
-    /// The nodes, in the order of their ids.
-    fn nodes(&self) -> Vec<NodeRow>;
-    /// What was counted for each database that was used, by name.
-    fn stats(&self) -> Vec<DatabaseStats>;
-    /// Whether the clients of a database get no backend.
-    fn is_paused(&self, database: &str) -> bool;
-    /// Whether new clients of a database are turned away.
-    fn is_disabled(&self, database: &str) -> bool;
-    /// The checks of the nodes, in the order of their ids.
-    fn health(&self) -> Vec<HealthRow>;
-    /// What has happened to the nodes and the process, the oldest first.
-    fn events(&self) -> Vec<EventRow>;
-    /// Statements sent by node and reason; reasons that never occurred are left out.
-    fn routes(&self) -> Vec<RouteRow>;
-    /// What the memory is used for.
-    fn memory(&self) -> Vec<MemoryRow>;
-    /// The pools.
-    fn pools(&self) -> Vec<PoolRow>;
-    /// The clients, those of the admin database included.
-    fn clients(&self) -> Vec<ClientRow>;
-    /// The connections to the nodes.
-    fn servers(&self) -> Vec<ServerRow>;
-    /// The node that the session's reads go to (or went to last), for `load_balance_node`.
-    fn load_balance_node(&self, session: u32) -> Option<NodeId>;
-}
-
-/// Which databases a command is about.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Databases {
-    /// All.
-    All,
-    /// That one, by the name that clients ask for.
-    One(String),
-}
-
-/// How the process is to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Shutdown {
-    /// No new clients; it ends when those that are there have left by themselves.
-    Patient,
-    /// Transactions finish, then their sessions are told goodbye.
-    Smart,
-    /// Sessions are told goodbye now.
-    Fast,
-    /// The process ends now.
-    Immediate,
-}
-
-/// Something that is being carried out.
-pub type Outcome<'a, T> = Pin<Box<dyn Future<Output = Result<T, PgError>> + Send + 'a>>;
-
-/// The commands that change something.
-pub trait AdminControl: Send + Sync {
-    /// Reads the configuration again and applies it; the answer is the plan: what changes, what needs a restart.
-    ///
-    /// # Errors
-    /// The configuration is refused; nothing has changed.
-    fn reload(&self) -> Outcome<'_, String>;
-
-    /// Changes one key of the configuration until the next reload or restart; `value` is as in the file.
-    ///
-    /// # Errors
-    /// The value is refused, or the key needs a restart; nothing has changed.
-    fn set(&self, key: String, value: String) -> Outcome<'_, String>;
-
-    /// Gives no client a backend, and waits until those that have one have given it back.
-    ///
-    /// # Errors
-    /// Nobody knows the database; it was resumed meanwhile.
-    fn pause(&self, databases: Databases) -> Outcome<'_, ()>;
-
-    /// Ends a pause.
-    ///
-    /// # Errors
-    /// Nothing is paused.
-    fn resume(&self, databases: Databases) -> Outcome<'_, ()>;
-
-    /// Replaces every backend as soon as nobody has it.
-    ///
-    /// # Errors
-    /// Nobody knows the database.
-    fn reconnect(&self, databases: Databases) -> Outcome<'_, ()>;
-
-    /// Waits until every backend that was to be closed is.
-    ///
-    /// # Errors
-    /// Nobody knows the database.
-    fn wait_close(&self, databases: Databases) -> Outcome<'_, ()>;
-
-    /// Ends all clients now, and pauses.
-    ///
-    /// # Errors
-    /// Nobody knows the database.
-    fn kill(&self, databases: Databases) -> Outcome<'_, ()>;
-
-    /// Ends one client.
-    ///
-    /// # Errors
-    /// There is none of that number.
-    fn kill_client(&self, id: u32) -> Outcome<'_, ()>;
-
-    /// Lets new clients of a database come in.
-    ///
-    /// # Errors
-    /// They could already.
-    fn enable(&self, database: String) -> Outcome<'_, ()>;
-
-    /// Turns new clients of a database away.
-    ///
-    /// # Errors
-    /// They are already.
-    fn disable(&self, database: String) -> Outcome<'_, ()>;
-
-    /// Opens the log file anew.
-    ///
-    /// # Errors
-    /// It cannot be opened; the old one stays in use.
-    fn reopen_logs(&self) -> Outcome<'_, ()>;
-
-    /// Begins to end the process. The answer comes when that has begun, not when it is done.
-    ///
-    /// # Errors
-    /// The process is ending already, in a mode at least as strict.
-    fn shutdown(&self, mode: Shutdown) -> Outcome<'_, ()>;
 }
