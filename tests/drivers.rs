@@ -3,7 +3,8 @@
 //! The programs are in `tests/drivers/`, one language a directory; each is a normal small program that takes where to
 //! connect from its environment and ends with exit code 0 or says what went wrong. Each is first run against the
 //! primary itself, so that a fault of the program is not taken for one of pgweir; then several copies at once through
-//! pgweir in transaction mode with two backends a node, then in session mode.
+//! pgweir in transaction mode with two backends a node, then in session mode. Drivers also look at the admin database
+//! (AD-01).
 //! What they need from outside is brought by `scripts/need.sh drivers`, what must be built by
 //! `tests/drivers/build.sh`; `make drivers` does both and runs these tests alone.
 
@@ -29,8 +30,10 @@ enum Parts {
     Shared,
     /// What keeps a backend between transactions: one copy at once, or two would wait for each other's backend.
     Pinned,
-    /// Everything, where there are backends enough.
+    /// Everything of these two, where there are backends enough.
     All,
+    /// The admin database.
+    Console,
 }
 
 impl Parts {
@@ -39,6 +42,7 @@ impl Parts {
             Self::Shared => "shared",
             Self::Pinned => "pinned",
             Self::All => "all",
+            Self::Console => "console",
         }
     }
 }
@@ -53,6 +57,8 @@ struct Driver {
     backends: usize,
     /// It prints the same wherever it is connected.
     compared: bool,
+    /// It can also look at the admin database.
+    console: bool,
 }
 
 fn sources() -> PathBuf {
@@ -68,7 +74,14 @@ fn made(path: &str) -> Result<PathBuf> {
 
 impl Driver {
     fn new(name: &'static str, command: impl Fn() -> Result<Command> + Sync + 'static) -> Self {
-        Self { name, command: Box::new(command), setup: "", backends: BACKENDS, compared: false }
+        Self {
+            name,
+            command: Box::new(command),
+            setup: "",
+            backends: BACKENDS,
+            compared: false,
+            console: false,
+        }
     }
 
     fn script(name: &'static str, interpreter: &'static str, path: &'static str) -> Self {
@@ -123,11 +136,20 @@ impl Driver {
         self
     }
 
+    fn console(mut self) -> Self {
+        self.console = true;
+        self
+    }
+
     /// Runs a copy; its output when it failed is the error.
     fn copy(&self, rig: &Rig, port: u16, tag: &str, parts: Parts) -> Result<Output> {
         let mut command = (self.command)()?;
+        let (who, database) = match parts {
+            Parts::Console => ("stats:stats", "pgweir"),
+            _ => ("bench:bench", "bench"),
+        };
         command
-            .env("DSN", format!("postgresql://bench:bench@127.0.0.1:{port}/bench"))
+            .env("DSN", format!("postgresql://{who}@127.0.0.1:{port}/{database}"))
             .env("PGPORT", port.to_string())
             .env("TAG", tag)
             .env("PARTS", parts.word());
@@ -185,6 +207,9 @@ impl Driver {
         let done = self.copies(rig, weir.port(), mode, each);
         let printed = done.and_then(|printed| rig.backends_at_rest(backends).map(|()| printed));
         let printed = printed.with_context(|| format!("in {pool_mode} mode"))?;
+        if self.console && mode == "t" && !harness::direct_mode() {
+            self.copies(rig, weir.port(), "c", &[Parts::Console]).context("the admin database")?;
+        }
         ensure!(!weir.log().contains("panicked"), "a panic in pgweir");
         if !harness::direct_mode() {
             assert_eq!(weir.stop()?, 0, "pgweir's exit code");
@@ -264,17 +289,17 @@ fn stable(message: &str) -> String {
 
 #[test]
 fn psycopg2() -> Result<()> {
-    Driver::python("psycopg2").check()
+    Driver::python("psycopg2").console().check()
 }
 
 #[test]
 fn psycopg3() -> Result<()> {
-    Driver::python("psycopg3").check()
+    Driver::python("psycopg3").console().check()
 }
 
 #[test]
 fn asyncpg() -> Result<()> {
-    Driver::python("asyncpg").check()
+    Driver::python("asyncpg").console().check()
 }
 
 #[test]
@@ -289,12 +314,12 @@ fn django() -> Result<()> {
 
 #[test]
 fn node_postgres() -> Result<()> {
-    Driver::node("pg").check()
+    Driver::node("pg").console().check()
 }
 
 #[test]
 fn postgres_js() -> Result<()> {
-    Driver::node("postgres").check()
+    Driver::node("postgres").console().check()
 }
 
 #[test]
@@ -313,27 +338,27 @@ fn pgjdbc_with_hikaricp() -> Result<()> {
         command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", "-cp", &path, "Check"]);
         Ok(command)
     };
-    Driver::new("pgjdbc", command).check()
+    Driver::new("pgjdbc", command).console().check()
 }
 
 #[test]
 fn tokio_postgres() -> Result<()> {
-    Driver::new("tokio_postgres", || Ok(Command::new(made("rust/debug/tokio_postgres")?))).check()
+    Driver::new("tokio_postgres", || Ok(Command::new(made("rust/debug/tokio_postgres")?))).console().check()
 }
 
 #[test]
 fn sqlx() -> Result<()> {
-    Driver::new("sqlx", || Ok(Command::new(made("rust/debug/sqlx")?))).check()
+    Driver::new("sqlx", || Ok(Command::new(made("rust/debug/sqlx")?))).console().check()
 }
 
 #[test]
 fn go_lib_pq() -> Result<()> {
-    Driver::new("go_pq", || Ok(Command::new(made("go/pq")?))).check()
+    Driver::new("go_pq", || Ok(Command::new(made("go/pq")?))).console().check()
 }
 
 #[test]
 fn go_pgx() -> Result<()> {
-    Driver::new("go_pgx", || Ok(Command::new(made("go/pgx")?))).check()
+    Driver::new("go_pgx", || Ok(Command::new(made("go/pgx")?))).console().check()
 }
 
 #[test]

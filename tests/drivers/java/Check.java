@@ -374,6 +374,32 @@ public final class Check {
         }
     }
 
+    /** The admin database, of the DSN, as a user who may only look. */
+    private static void console() throws Exception {
+        java.net.URI dsn = new java.net.URI(System.getenv("DSN"));
+        String[] who = dsn.getUserInfo().split(":");
+        for (String mode : List.of("simple", "extended", "extendedForPrepared", "extendedCacheEverything")) {
+            Properties properties = new Properties();
+            properties.setProperty("user", who[0]);
+            properties.setProperty("password", who[1]);
+            properties.setProperty("preferQueryMode", mode);
+            properties.setProperty("prepareThreshold", "2");
+            String url = "jdbc:postgresql://" + dsn.getHost() + ":" + dsn.getPort() + dsn.getPath();
+            try (Connection conn = DriverManager.getConnection(url, properties)) {
+                for (int turn = 0; turn < 4; turn++) {
+                    conn.setAutoCommit(turn % 2 == 0);
+                    for (String name : List.of("POOLS", "CLIENTS", "SERVERS", "DATABASES", "USERS", "LISTS", "VERSION")) {
+                        equal(one(conn, "SHOW " + name) == null, false, name);
+                    }
+                }
+                conn.setAutoCommit(true);
+                fails("42601", () -> one(conn, "SHOW nonsense"));
+                fails("42501", () -> one(conn, "RELOAD"));
+                equal(conn.isValid(5), true, "valid");
+            }
+        }
+    }
+
     private static void tidyUp() throws Exception {
         try (Connection conn = connect(); Statement statement = conn.createStatement()) {
             statement.execute("DROP TABLE IF EXISTS " + TABLE);
@@ -393,7 +419,10 @@ public final class Check {
 
     public static void main(String[] arguments) {
         String parts = System.getenv().getOrDefault("PARTS", "all");
-        if (!parts.equals("pinned")) {
+        if (parts.equals("console")) {
+            run("console", Check::console);
+        }
+        if (parts.equals("shared") || parts.equals("all")) {
             run("schema", Check::schema);
             run("prepareThreshold", Check::prepareThreshold);
             run("readsItsWrites", Check::readsItsWrites);
@@ -405,7 +434,7 @@ public final class Check {
             run("pool", Check::pool);
             run("tidyUp", Check::tidyUp);
         }
-        if (!parts.equals("shared")) {
+        if (parts.equals("pinned") || parts.equals("all")) {
             run("listen", Check::listen);
         }
         System.out.println("ok " + TAG);

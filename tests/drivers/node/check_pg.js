@@ -3,7 +3,7 @@
 const pg = require('pg');
 const Cursor = require('pg-cursor');
 const QueryStream = require('pg-query-stream');
-const { DSN, TAG, equal, fails, main, part, pause, range, within } = require('./common.js');
+const { DSN, SHOWS, TAG, equal, fails, main, part, pause, range, within } = require('./common.js');
 
 const table = `t_${TAG}`;
 const config = { connectionString: DSN, application_name: TAG };
@@ -178,5 +178,17 @@ part('pinned', 'temporary tables', () =>
   }));
 
 part('shared', 'tidy up', () => client((c) => c.query(`DROP TABLE IF EXISTS ${table}`)));
+
+part('console', 'console', () =>
+  client(async (c) => {
+    for (const name of [...SHOWS, ...SHOWS]) {
+      equal((await c.query(`SHOW ${name}`)).rows.length > 0, true, name);
+      equal((await c.query({ name: `show-${name}`, text: `SHOW ${name}` })).rows.length > 0, true, name);
+    }
+    for (const row of (await c.query({ name: 'lists', text: 'SHOW LISTS' })).rows) equal(typeof row.items, 'number');
+    await fails('42601', () => c.query('SHOW nonsense'));
+    await fails('42501', () => c.query({ name: 'reload', text: 'RELOAD' }));
+    equal((await c.query('SHOW VERSION')).rows.length, 1);
+  }));
 
 main();

@@ -3,7 +3,7 @@
 const { pipeline } = require('node:stream/promises');
 const { Readable } = require('node:stream');
 const postgres = require('postgres');
-const { DSN, TAG, equal, fails, main, part, pause, range, within } = require('./common.js');
+const { DSN, SHOWS, TAG, equal, fails, main, part, pause, range, within } = require('./common.js');
 
 const table = `t_${TAG}`;
 
@@ -161,5 +161,21 @@ part('pinned', 'reserved connection with an advisory lock', () =>
   }));
 
 part('shared', 'tidy up', () => connect((sql) => sql`DROP TABLE IF EXISTS ${sql(table)}`));
+
+part('console', 'console', async () => {
+  for (const prepare of [true, false]) {
+    await connect(
+      async (sql) => {
+        const all = await Promise.all([...SHOWS, ...SHOWS].map((name) => sql.unsafe(`SHOW ${name}`, [], { prepare })));
+        for (const rows of all) equal(rows.length > 0, true, 'rows');
+        equal((await sql`SHOW LISTS`).every(({ items }) => typeof items === 'number'), true, 'types');
+        await fails('42601', () => sql`SHOW nonsense`);
+        await fails('42501', () => sql`RELOAD`);
+        equal((await sql`SHOW VERSION`).length, 1);
+      },
+      { prepare, fetch_types: false },
+    );
+  }
+});
 
 main();

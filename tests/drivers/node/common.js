@@ -7,11 +7,14 @@ const equal = (got, wanted, what) => assert.deepEqual(got, wanted, what);
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 const range = (from, to) => Array.from({ length: to - from }, (_, n) => from + n);
 
+// What those who look ask the console for; each answers with rows.
+const SHOWS = ['POOLS', 'CLIENTS', 'SERVERS', 'DATABASES', 'USERS', 'LISTS', 'CONFIG', 'VERSION', 'STATE', 'POOL_NODES'];
+
 const parts = [];
 
 /** Registers a part of a kind (`shared` or `pinned`); parts run in the order of the file. */
 function part(kind, name, run) {
-  assert(['shared', 'pinned'].includes(kind));
+  assert(['shared', 'pinned', 'console'].includes(kind));
   parts.push({ kind, name, run });
 }
 
@@ -38,7 +41,7 @@ function within(ms, promise, what) {
 
 /** Runs the chosen parts; the first that fails ends the program with exit code 1. */
 async function main() {
-  const chosen = parts.filter(({ kind }) => PARTS === 'all' || PARTS === kind);
+  const chosen = parts.filter(({ kind }) => (PARTS === 'all' ? kind !== 'console' : PARTS === kind));
   for (const { name, run } of chosen) {
     const began = Date.now();
     try {
@@ -52,4 +55,4 @@ async function main() {
   console.log(`ok ${TAG}: ${chosen.length} parts`);
 }
 
-module.exports = { DSN, TAG, equal, pause, range, part, fails, within, main };
+module.exports = { DSN, SHOWS, TAG, equal, pause, range, part, fails, within, main };

@@ -6,7 +6,7 @@ import io
 
 import asyncpg
 
-from common import DSN, TAG, equal, main_async, part
+from common import DSN, SHOWS, TAG, equal, main_async, part
 
 TABLE = f"t_{TAG}"
 
@@ -206,6 +206,24 @@ async def temporary_tables():
 async def tidy_up():
     conn = await connect()
     await conn.execute(f"DROP TABLE IF EXISTS {TABLE}")
+    await conn.close()
+
+
+@part("console")
+async def console():
+    conn = await connect()
+    for name in SHOWS * 2:
+        equal(len(await conn.fetch(f"SHOW {name}")) > 0, True, name)
+    rows = await conn.fetch("SHOW LISTS")
+    equal({type(row["items"]) for row in rows}, {int}, "types")
+    for bad, error in (("SHOW nonsense", asyncpg.PostgresSyntaxError), ("RELOAD", asyncpg.InsufficientPrivilegeError)):
+        for ask in (conn.fetch, conn.execute):
+            try:
+                await ask(bad)
+                raise AssertionError(f"{bad} is accepted")
+            except error:
+                pass
+    equal(len(await conn.fetch("SHOW VERSION")), 1)
     await conn.close()
 
 

@@ -10,7 +10,7 @@ import psycopg2.errors
 import psycopg2.extensions as ext
 import psycopg2.extras
 
-from common import DSN, TAG, equal, main, part
+from common import DSN, SHOWS, TAG, equal, main, part
 
 TABLE = f"t_{TAG}"
 
@@ -278,6 +278,25 @@ def temporary_tables_and_locks():
 def tidy_up():
     with connect() as conn, conn.cursor() as cur:
         cur.execute(f"DROP TABLE IF EXISTS {TABLE}")
+
+
+@part("console")
+def console():
+    for autocommit in (True, False):
+        conn = connect()
+        conn.autocommit = autocommit
+        with conn.cursor(cursor_factory=psycopg2.extras.RealDictCursor) as cur:
+            for name in SHOWS:
+                cur.execute(f"SHOW {name}")
+                equal(len(cur.fetchall()) > 0, True, name)
+            for bad, error in (("SHOW nonsense", psycopg2.errors.SyntaxError), ("RELOAD", psycopg2.errors.InsufficientPrivilege)):
+                try:
+                    cur.execute(bad)
+                    raise AssertionError(f"{bad} is accepted")
+                except error:
+                    conn.rollback()
+        conn.commit()
+        conn.close()
 
 
 main()

@@ -10,7 +10,7 @@ from psycopg import errors, sql
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from common import DSN, TAG, equal, main, part
+from common import DSN, SHOWS, TAG, equal, main, part
 
 TABLE = f"t_{TAG}"
 
@@ -275,6 +275,24 @@ def cursor_with_hold_and_temporary_table():
 def tidy_up():
     with connect() as conn:
         conn.execute(f"DROP TABLE IF EXISTS {TABLE}")
+
+
+@part("console")
+def console():
+    for factory in (psycopg.Cursor, psycopg.ClientCursor, psycopg.RawCursor):
+        for autocommit in (True, False):
+            with connect(autocommit=autocommit, cursor_factory=factory, row_factory=dict_row) as conn:
+                for name in SHOWS * 2:
+                    equal(len(conn.execute(f"SHOW {name}").fetchall()) > 0, True, name)
+                if factory is not psycopg.ClientCursor:
+                    rows = conn.execute("SHOW LISTS", binary=True, prepare=True).fetchall()
+                    equal({type(row["items"]) for row in rows}, {int}, "types")
+                for bad, error in (("SHOW nonsense", errors.SyntaxError), ("RELOAD", errors.InsufficientPrivilege)):
+                    try:
+                        conn.execute(bad)
+                        raise AssertionError(f"{bad} is accepted")
+                    except error:
+                        conn.rollback()
 
 
 main()

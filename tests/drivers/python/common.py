@@ -1,8 +1,9 @@
 """What the Python programs share: where to connect, which parts to run, and how to say what went wrong.
 
 DSN is where to connect. TAG is a word of this copy's own: names of tables and channels, and part of what is written,
-so that an answer meant for another copy is seen. PARTS is `shared`, `pinned` or `all`: many copies may do the shared
-parts at once on very few backends; a pinned part keeps a backend between transactions, and one copy does it at a time.
+so that an answer meant for another copy is seen. PARTS is `shared`, `pinned`, `all` (of these two) or `console`: many
+copies may do the shared parts at once on very few backends; a pinned part keeps a backend between transactions, and
+one copy does it at a time; for `console` DSN leads to the admin database, as a user who may only look.
 """
 
 import asyncio
@@ -15,12 +16,15 @@ DSN = os.environ["DSN"]
 TAG = os.environ["TAG"]
 PARTS = os.environ.get("PARTS", "all")
 
+# What those who look ask the console for; each answers with rows.
+SHOWS = ["POOLS", "CLIENTS", "SERVERS", "DATABASES", "USERS", "LISTS", "CONFIG", "VERSION", "STATE", "POOL_NODES"]
+
 _parts = []
 
 
 def part(kind):
     """Registers a function as a part; it is run in the order of the file."""
-    assert kind in ("shared", "pinned")
+    assert kind in ("shared", "pinned", "console")
 
     def register(function):
         _parts.append((kind, function))
@@ -35,7 +39,8 @@ def equal(got, wanted, what=""):
 
 
 def _chosen():
-    return [function for kind, function in _parts if PARTS in (kind, "all")]
+    kinds = ("shared", "pinned") if PARTS == "all" else (PARTS,)
+    return [function for kind, function in _parts if kind in kinds]
 
 
 def _failed(function, began):

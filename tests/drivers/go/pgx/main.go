@@ -247,6 +247,26 @@ func listen() {
 	check(speaker.Close(ctx))
 }
 
+func console() {
+	shows := []string{"POOLS", "CLIENTS", "SERVERS", "DATABASES", "USERS", "LISTS", "CONFIG", "VERSION", "STATE"}
+	for _, more := range []string{"", "&statement_cache_mode=describe", "&prefer_simple_protocol=true"} {
+		conn := connect(more)
+		for _, name := range append(shows, shows...) {
+			found, err := conn.Query(ctx, "SHOW "+name)
+			check(err)
+			equal(found.Next(), true, name)
+			found.Close()
+			check(found.Err())
+			check(conn.Ping(ctx))
+		}
+		_, err := conn.Exec(ctx, "SHOW nonsense")
+		fails("42601", err)
+		_, err = conn.Exec(ctx, "RELOAD")
+		fails("42501", err)
+		check(conn.Close(ctx))
+	}
+}
+
 func main() {
 	defer func() {
 		if err := recover(); err != nil {
@@ -254,7 +274,11 @@ func main() {
 			panic(err)
 		}
 	}()
-	if os.Getenv("PARTS") != "pinned" {
+	parts := os.Getenv("PARTS")
+	if parts == "console" {
+		console()
+	}
+	if parts == "shared" || parts == "all" {
 		conn := connect("")
 		schema(conn)
 		caches()
@@ -266,7 +290,7 @@ func main() {
 		check(err)
 		check(conn.Close(ctx))
 	}
-	if os.Getenv("PARTS") != "shared" {
+	if parts == "pinned" || parts == "all" {
 		listen()
 	}
 	fmt.Println("ok", tag)

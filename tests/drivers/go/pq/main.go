@@ -217,6 +217,28 @@ func listen(db *sql.DB) {
 	check(listener.UnlistenAll())
 }
 
+func console(db *sql.DB) {
+	shows := []string{"POOLS", "CLIENTS", "SERVERS", "DATABASES", "USERS", "LISTS", "CONFIG", "VERSION", "STATE"}
+	for _, name := range append(shows, shows...) {
+		rows, err := db.Query("SHOW " + name)
+		check(err)
+		equal(rows.Next(), true, name)
+		check(rows.Close())
+		prepared, err := db.Prepare("SHOW " + name)
+		check(err)
+		rows, err = prepared.Query()
+		check(err)
+		equal(rows.Next(), true, name)
+		check(rows.Close())
+		check(prepared.Close())
+	}
+	_, err := db.Exec("SHOW nonsense")
+	fails("42601", err)
+	_, err = db.Exec("RELOAD")
+	fails("42501", err)
+	check(db.Ping())
+}
+
 func main() {
 	defer func() {
 		if err := recover(); err != nil {
@@ -225,7 +247,11 @@ func main() {
 		}
 	}()
 	db := open()
-	if parts := os.Getenv("PARTS"); parts != "pinned" {
+	parts := os.Getenv("PARTS")
+	if parts == "console" {
+		console(db)
+	}
+	if parts == "shared" || parts == "all" {
 		schema(db)
 		ownWrites(db)
 		preparedByAPool(db)
@@ -236,7 +262,7 @@ func main() {
 		_, err := db.Exec("DROP TABLE " + table)
 		check(err)
 	}
-	if parts := os.Getenv("PARTS"); parts != "shared" {
+	if parts == "pinned" || parts == "all" {
 		listen(db)
 	}
 	check(db.Close())

@@ -9,10 +9,24 @@ pub fn variable(name: &str) -> Result<String> {
     std::env::var(name).with_context(|| name.to_owned())
 }
 
+/// What those who look ask the console for; each answers with rows.
+pub const SHOWS: [&str; 10] = [
+    "POOLS",
+    "CLIENTS",
+    "SERVERS",
+    "DATABASES",
+    "USERS",
+    "LISTS",
+    "CONFIG",
+    "VERSION",
+    "STATE",
+    "POOL_NODES",
+];
+
 /// Whether parts of that kind are to be done.
 pub fn wants(kind: &str) -> bool {
     let parts = std::env::var("PARTS").unwrap_or_else(|_| "all".to_owned());
-    parts == "all" || parts == kind
+    parts == kind || (parts == "all" && kind != "console")
 }
 
 /// Runs a part with a limit on its time; what fails is told with the part's name.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures_util::TryStreamExt;
-use pgweir_drivers::{part, variable, wants};
+use pgweir_drivers::{SHOWS, part, variable, wants};
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, Row};
 
@@ -212,6 +212,21 @@ impl Program {
         Ok(client.close().await?)
     }
 
+    async fn console(&self) -> Result<()> {
+        let mut client = self.client().await?;
+        for name in SHOWS.iter().chain(&SHOWS) {
+            let sql = format!("SHOW {name}");
+            ensure!(!sqlx::query(text(sql.clone())).fetch_all(&mut client).await?.is_empty(), "{name}");
+            ensure!(!client.fetch_all(sqlx::raw_sql(text(sql))).await?.is_empty(), "{name}");
+        }
+        let row = sqlx::query("SHOW LISTS").fetch_one(&mut client).await?;
+        ensure!(row.try_get::<i32, _>("items")? >= 0, "types");
+        ensure!(code(sqlx::query("SHOW nonsense").execute(&mut client).await)? == "42601", "nonsense");
+        ensure!(code(sqlx::query("RELOAD").execute(&mut client).await)? == "42501", "reload");
+        client.ping().await?;
+        Ok(client.close().await?)
+    }
+
     async fn tidy_up(&self) -> Result<()> {
         let mut client = self.client().await?;
         client.execute(sqlx::raw_sql(text(format!("DROP TABLE {}", self.table)))).await?;
@@ -232,6 +247,9 @@ async fn main() -> Result<()> {
     }
     if wants("pinned") {
         part("listen", program.listen()).await?;
+    }
+    if wants("console") {
+        part("console", program.console()).await?;
     }
     println!("ok {}", program.tag);
     Ok(())

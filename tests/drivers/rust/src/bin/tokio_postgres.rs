@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use futures_util::future::{join_all, poll_fn, try_join_all};
 use futures_util::{SinkExt, TryStreamExt, pin_mut};
-use pgweir_drivers::{part, variable, wants};
+use pgweir_drivers::{SHOWS, part, variable, wants};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
@@ -248,6 +248,20 @@ impl Program {
         Ok(())
     }
 
+    async fn console(&self) -> Result<()> {
+        let client = self.client().await?;
+        for name in SHOWS.iter().chain(&SHOWS) {
+            let sql = format!("SHOW {name}");
+            ensure!(!client.query(&sql, &[]).await?.is_empty(), "{name}");
+            ensure!(client.simple_query(&sql).await?.len() > 1, "{name}");
+        }
+        ensure!(client.query("SHOW LISTS", &[]).await?[0].get::<_, i32>("items") >= 0, "types");
+        ensure!(code(client.query("SHOW nonsense", &[]).await)? == SqlState::SYNTAX_ERROR, "nonsense");
+        ensure!(code(client.query("RELOAD", &[]).await)? == SqlState::INSUFFICIENT_PRIVILEGE, "reload");
+        client.check_connection().await?;
+        Ok(())
+    }
+
     async fn tidy_up(&self) -> Result<()> {
         let client = self.client().await?;
         Ok(client.batch_execute(&format!("DROP TABLE {}; DROP TYPE mood_{}", self.table, self.tag)).await?)
@@ -268,6 +282,9 @@ async fn main() -> Result<()> {
     }
     if wants("pinned") {
         part("listen", program.listen()).await?;
+    }
+    if wants("console") {
+        part("console", program.console()).await?;
     }
     println!("ok {}", program.tag);
     Ok(())
