@@ -228,7 +228,15 @@ fn encryption_is_declined_once_each() {
     assert_eq!((client.database.as_str(), client.learned), ("joe", Learned::Nothing));
     assert_eq!(client.settings, [("geqo".to_owned(), "off".to_owned())]);
 
-    let (result, answer) = raw(&config, vec![SSL.to_vec(), SSL.to_vec()]);
+    // The second once the first is answered: together they would be data behind a request.
+    let (result, answer) = meet(&config, tcp(), |mut stream| {
+        let (mut declined, mut answer) = ([0; 1], Vec::new());
+        stream.write_all(SSL).unwrap();
+        stream.read_exact(&mut declined).unwrap();
+        stream.write_all(SSL).unwrap();
+        let _may_be_reset = stream.read_to_end(&mut answer);
+        answer
+    });
     assert!(
         String::from_utf8_lossy(&answer).contains("unsupported frontend protocol 1234.5679"),
         "{answer:?}"
