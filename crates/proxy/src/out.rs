@@ -15,6 +15,8 @@ use crate::stream::Stream;
 const COPY_LIMIT: usize = 512;
 /// How many slices one write takes.
 const SLICES: usize = 16;
+/// What an idle session keeps for bytes of ours: the usual messages go in front of the next statement (bytes).
+const KEPT: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seg {
@@ -88,6 +90,16 @@ impl Out {
         self.own.clear();
         self.first = 0;
         self.written = 0;
+    }
+
+    /// Gives back memory that only a long answer needed. Nothing may wait to be written.
+    pub fn trim(&mut self) {
+        if self.is_empty() && self.own.capacity() > KEPT {
+            self.own = BytesMut::new();
+        }
+        if self.segs.capacity() > SLICES {
+            self.segs.shrink_to(SLICES);
+        }
     }
 
     /// Writes as much as the socket takes; ready when all is written.
@@ -172,6 +184,21 @@ mod tests {
         pass(&mut out, &mut buf, 4);
         assert_eq!(out.bytes(&buf), b"ab123cdef");
         assert_eq!(out.segs.len(), 2);
+    }
+
+    #[test]
+    fn a_long_answer_leaves_no_memory_behind() {
+        let mut out = Out::default();
+        out.own(|own| own.extend_from_slice(&[0; 2 * KEPT]));
+        out.trim();
+        assert_eq!(out.bytes(&Buf::default()).len(), 2 * KEPT, "not written yet, not taken");
+        out.clear();
+        out.trim();
+        assert_eq!(out.own.capacity(), 0);
+        out.own(|own| own.extend_from_slice(b"short"));
+        out.clear();
+        out.trim();
+        assert!(out.own.capacity() > 0, "what is used all the time stays");
     }
 
     #[test]

@@ -252,9 +252,11 @@ impl Session {
     /// Buffers that are empty go back.
     fn reclaim(&mut self) {
         if self.to_client.is_empty() {
+            self.to_client.trim();
             self.worker.buffers.reclaim(&mut self.from_server);
         }
         if self.to_server.is_empty() {
+            self.to_server.trim();
             self.worker.buffers.reclaim(&mut self.from_client);
         }
     }
@@ -325,7 +327,7 @@ mod tests {
     use super::*;
 
     /// Bytes of a session and of what runs it; an idle client costs them for as long as it stays.
-    const IDLE_LIMIT: usize = 2900;
+    const IDLE_LIMIT: usize = 2800;
 
     fn size<'a, F: 'a>(_: impl FnOnce(&'a mut Session) -> F) -> usize {
         size_of::<F>()

@@ -86,7 +86,9 @@ impl Session {
             let wrote = relay.watch.has_written().then_some(relay.in_transaction);
             let Relay { backend, .. } = relay;
             match self.end_relay(backend, wrote, relayed).await {
-                Err(end) if staying && self.is_goodbye() && !self.goes_down(node).await => return Err(end),
+                Err(end) if staying && self.is_goodbye() && !Box::pin(self.goes_down(node)).await => {
+                    return Err(end);
+                }
                 Err(end) if staying => self.take_back(target, node, end, &mut losses)?,
                 ended => return ended,
             }

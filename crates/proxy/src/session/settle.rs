@@ -49,7 +49,8 @@ impl Session {
         // A cancel that arrives late must not hit the next client.
         let mut left = self.client.entry.unbind();
         if left == Unbound::Awaited {
-            left = self.unbound().await;
+            // Boxed: what is rare must not make every session larger.
+            left = Box::pin(self.unbound()).await;
         }
         self.work = None;
         if left != Unbound::Free {
