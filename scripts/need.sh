@@ -78,7 +78,8 @@ have cc || need gcc
 have psql || [ -x "$(server_bin)/psql" ] || need postgresql-client
 case $what in
   run) ;;
-  test) has_contrib || need postgresql-contrib; have python3 || need python3 ;;
+  # valgrind counts what a transaction costs.
+  test) has_contrib || need postgresql-contrib; have python3 || need python3; have valgrind || need valgrind ;;
   drivers) has_contrib || need postgresql-contrib; have python3 || need python3; need_drivers ;;
   bench) have pgbench || [ -x "$(server_bin)/pgbench" ] || need postgresql-contrib; have python3 || need python3 ;;
   *) say "need.sh: unknown target '$what' (run, test, drivers or bench)"; exit 64 ;;

@@ -27,7 +27,7 @@ pub use client::RawClient;
 pub use cluster::{Cluster, ClusterOptions, ServerAuth, StopMode};
 pub use login::Login;
 pub use messages::{Msgs, msgs};
-pub use pgweir::{ClientAuth, Pgweir, PgweirOptions};
+pub use pgweir::{ClientAuth, Pgweir, PgweirOptions, is_optimised};
 pub use relay::Relay;
 pub use replies::{Replies, Reply};
 pub use rows::{PgError, Rows, sqlstate};

@@ -1,6 +1,7 @@
 //! The built binary, run as a user would: a configuration file, a port, signals, an exit code.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,8 @@ pub struct PgweirOptions {
     pub passwords: Option<String>,
     /// Weights of the nodes in place of 0, 1, 1 ...
     pub weights: Option<Vec<u32>>,
+    /// A program that runs pgweir, with its arguments: `valgrind --tool=...`.
+    pub under: Vec<String>,
 }
 
 impl PgweirOptions {
@@ -74,6 +77,9 @@ pgweir:TEXTpgweir
 postgres:TEXTpostgres
 ";
 
+/// How long pgweir may take to come up; six times that under valgrind.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A running pgweir.
 #[derive(Debug)]
 pub struct Pgweir {
@@ -81,6 +87,8 @@ pub struct Pgweir {
     port: u16,
     metrics_port: u16,
     process: Child,
+    /// How long it may take to come up.
+    patience: Duration,
 }
 
 /// Where the binary is: `PGWEIR_BIN`, else the profile directory of the test, else
@@ -97,6 +105,28 @@ pub fn binary() -> Result<PathBuf> {
         [target.join("ci/pgweir"), target.join("debug/pgweir"), procs::profile_dir()?.join("pgweir")];
     let found = places.iter().find(|path| path.exists()).cloned();
     found.with_context(|| format!("no pgweir binary: set PGWEIR_BIN or build one of {places:?}"))
+}
+
+fn command(dir: &Path, under: &[String]) -> Result<Command> {
+    if crate::direct_mode() {
+        let mut sleep = Command::new("sleep");
+        sleep.arg("600");
+        return Ok(sleep);
+    }
+    let mut words = under.iter().map(OsString::from).chain([binary()?.into_os_string()]);
+    let mut command = Command::new(words.next().context("no program")?);
+    command.args(words).args(["run", "-f"]).arg(dir.join("pgweir.yaml"));
+    Ok(command)
+}
+
+/// Whether [`binary`] was built with optimisation: by cargo's profile directory, which names it.
+///
+/// # Errors
+/// When there is no binary.
+pub fn is_optimised() -> Result<bool> {
+    let path = binary()?;
+    let profile = path.parent().and_then(Path::file_name);
+    Ok(profile.is_some_and(|name| name == "ci" || name == "release"))
 }
 
 impl Pgweir {
@@ -128,13 +158,7 @@ impl Pgweir {
         let (port, metrics_port) = (procs::free_port()?, procs::free_port()?);
         write_files(&dir, port, metrics_port, cluster, options)?;
         let log = fs::File::create(dir.join("log"))?;
-        let mut command = if crate::direct_mode() { Command::new("sleep") } else { Command::new(binary()?) };
-        if crate::direct_mode() {
-            command.arg("600");
-        } else {
-            command.args(["run", "-f"]).arg(dir.join("pgweir.yaml"));
-        }
-        let process = command
+        let process = command(&dir, &options.under)?
             .current_dir(&dir)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -142,15 +166,16 @@ impl Pgweir {
             .spawn()
             .context("starting pgweir")?;
         let port = if crate::direct_mode() { cluster.port(0) } else { port };
-        Ok(Self { dir, port, metrics_port, process })
+        let patience = if options.under.is_empty() { PATIENCE } else { PATIENCE * 6 };
+        Ok(Self { dir, port, metrics_port, process, patience })
     }
 
     /// Waits until the port accepts connections.
     ///
     /// # Errors
-    /// When pgweir ends, or the port is not there after 10 s.
+    /// When pgweir ends, or the port is not there in time.
     pub fn wait_answering(&mut self) -> Result<()> {
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + self.patience;
         while RawClient::tcp(self.port).is_err() {
             if let Some(status) = self.process.try_wait()? {
                 bail!("pgweir ended: {status}\n{}", self.log());
@@ -164,12 +189,12 @@ impl Pgweir {
     /// Waits until SHOW POOL_NODES has `n` nodes up, one of them the primary.
     ///
     /// # Errors
-    /// With the last answer, when it does not within 10 s.
+    /// With the last answer, when it does not in time.
     pub fn wait_nodes(&self, n: usize) -> Result<()> {
         if crate::direct_mode() {
             return Ok(());
         }
-        self.wait_pool_nodes(Duration::from_secs(10), |nodes| {
+        self.wait_pool_nodes(self.patience, |nodes| {
             nodes.len() == n
                 && nodes.iter().all(|node| node["status"] == "up")
                 && nodes.iter().filter(|node| node["role"] == "primary").count() == 1

@@ -11,6 +11,8 @@
 //!
 //! It knows nothing of sockets, names or pools.
 
+mod renew;
+
 use std::collections::VecDeque;
 
 use thiserror::Error;

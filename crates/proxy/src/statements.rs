@@ -36,6 +36,7 @@ pub struct StatementId(u64);
 #[derive(Debug)]
 pub struct Statement {
     id: StatementId,
+    name: Box<str>,
     verdict: Verdict,
     /// The last generation of a catalog under which it has that verdict.
     generation: AtomicU64,
@@ -53,6 +54,12 @@ impl Statement {
     #[must_use]
     pub fn id(&self) -> StatementId {
         self.id
+    }
+
+    /// Its name on the servers.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// What its text says about itself, whatever the catalog says: not to be routed by.
@@ -167,8 +174,8 @@ impl StatementCache {
         interned.next += 1;
         let accepted = AtomicU64::new(0);
         let generation = AtomicU64::new(generation);
-        let tail_too = Arc::clone(&tail);
-        let statement = Arc::new(Statement { id, verdict, generation, tail: tail_too, schema, accepted });
+        let (name, tail_too) = (id.name().into(), Arc::clone(&tail));
+        let statement = Arc::new(Statement { id, name, verdict, generation, tail: tail_too, schema, accepted });
         if interned.by_tail.insert(Arc::clone(&tail), Arc::clone(&statement)).is_none() {
             interned.bytes += cost(&tail);
             interned.order.push_back(tail);

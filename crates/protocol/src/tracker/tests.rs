@@ -226,3 +226,15 @@ fn where_a_copy_failed_may_be_in_doubt() {
     run(&mut tracker, "", "EZI").unwrap();
     assert!(tracker.is_clean() && tracker.is_in_doubt());
 }
+
+#[test]
+fn a_renewed_tracker_owes_nothing_and_trusts_its_backend() {
+    let mut tracker = Tracker::new();
+    for _ in 0..100 {
+        tracker.push(Ask::Query, Owner::Client);
+    }
+    tracker.renew();
+    assert!(!tracker.owes() && !tracker.is_in_doubt());
+    assert_eq!((tracker.status(), tracker.next_push()), (TxStatus::Idle, None));
+    assert!(tracker.queue.capacity() < 100, "a long pipeline's memory is not kept");
+}

@@ -306,7 +306,7 @@ impl Engine {
 
     /// A backend was taken for `unit`, which is at the front of the client's buffer.
     pub fn bind(&mut self, on_standby: bool, unit: &Unit, begin: Vec<Box<[u8]>>) {
-        self.tracker = Tracker::new();
+        self.tracker.renew();
         self.settings.bind();
         self.server_rest = None;
         self.fatal = None;

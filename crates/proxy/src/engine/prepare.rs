@@ -112,12 +112,12 @@ impl Engine {
         if let Some(known) = self.statements.get(&name).cloned() {
             // As the server would: 42P05, told of the name on the server, which is put right on the way back.
             self.ensure_prepared(env, books, outs.server, &known);
-            self.inject_parse(env, outs.server, (&statement, &known.id().name()), NO_TOKEN, Owner::Client);
+            self.inject_parse(env, outs.server, (&statement, known.name()), NO_TOKEN, Owner::Client);
         } else if refused {
             self.inject_parse(
                 env,
                 outs.server,
-                (&statement, &statement.id().name()),
+                (&statement, statement.name()),
                 NO_TOKEN,
                 Owner::Client,
             );
@@ -125,7 +125,7 @@ impl Engine {
             // Parsed anew even where the backend holds it: the client expects the schema as it is now.
             self.make_place(env, books, outs.server, &statement);
             let token = self.statements.define(&name, &statement, Some(env.schema));
-            self.inject_parse(env, outs.server, (&statement, &statement.id().name()), token, Owner::Client);
+            self.inject_parse(env, outs.server, (&statement, statement.name()), token, Owner::Client);
         }
         self.follow_events(books);
     }
@@ -174,7 +174,7 @@ impl Engine {
         if !books.prepared.touch(statement.id()) || unasked {
             self.make_place(env, books, out, statement);
             let token = self.statements.prepare_ours(statement, env.schema, false);
-            self.inject_parse(env, out, (statement, &statement.id().name()), token, Owner::Ours);
+            self.inject_parse(env, out, (statement, statement.name()), token, Owner::Ours);
         }
     }
 
@@ -233,7 +233,7 @@ impl Engine {
             }
             Some(statement) => {
                 self.ensure_prepared(env, books, out, &statement);
-                let rest = put_bind(out, &bind, &statement.id().name(), header.len);
+                let rest = put_bind(out, &bind, statement.name(), header.len);
                 self.tracker.push(Ask::Bind, Owner::Client);
                 buf.consume(rest);
                 self.forward(buf, out, header.len - rest);
@@ -310,7 +310,7 @@ impl Engine {
             }
             (b'D', Some((_, Some(statement)))) => {
                 self.ensure_prepared(env, books, out, &statement);
-                let name = statement.id().name();
+                let name = statement.name();
                 out.own(|own| {
                     put_header(own, b'D', name.len() + 2);
                     own.put_u8(b'S');
