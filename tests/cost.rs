@@ -28,8 +28,8 @@ impl Rig {
     /// What the tool printed about pgweir while it served that many transactions of one client.
     fn said(&self, tool: &[&str], mode: &str, transactions: u32) -> Result<String> {
         let under = ["valgrind"].iter().chain(tool).map(|word| (*word).to_owned()).collect();
-        // Nothing is to go on beside the transactions.
-        let yaml = "workers: 1\nhealth_check_period: 10min\nsr_check_period: 10min\n";
+        // Nothing is to go on beside the transactions, and the first check may take its time.
+        let yaml = "workers: 1\nhealth_check_period: 10min\nhealth_check_timeout: 1min\nconnect_timeout: 1min\nsr_check_period: 10min\n";
         let options = PgweirOptions { under, ..PgweirOptions::yaml(yaml).trusting() };
         let mut weir = Pgweir::start_with(&self.cluster, &options)?;
         let count = transactions.to_string();
@@ -93,8 +93,12 @@ fn a_transaction_allocates_nothing() -> Result<()> {
             number(total, " in ").context("blocks")
         })?;
         println!("{mode}: {blocks} blocks a transaction");
+<<<<<<< HEAD
         // One is one; what goes on beside is a fraction.
         ensure!(blocks < 0.05, "{mode}: {blocks} allocations a transaction");
+=======
+        ensure!(blocks < 0.1, "{mode}: {blocks} allocations a transaction");
+>>>>>>> ec9f062 (Give the first check under valgrind its time)
     }
     Ok(())
 }
