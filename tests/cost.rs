@@ -93,12 +93,8 @@ fn a_transaction_allocates_nothing() -> Result<()> {
             number(total, " in ").context("blocks")
         })?;
         println!("{mode}: {blocks} blocks a transaction");
-<<<<<<< HEAD
         // One is one; what goes on beside is a fraction.
         ensure!(blocks < 0.05, "{mode}: {blocks} allocations a transaction");
-=======
-        ensure!(blocks < 0.1, "{mode}: {blocks} allocations a transaction");
->>>>>>> ec9f062 (Give the first check under valgrind its time)
     }
     Ok(())
 }
