@@ -175,7 +175,8 @@ impl StatementCache {
         let accepted = AtomicU64::new(0);
         let generation = AtomicU64::new(generation);
         let (name, tail_too) = (id.name().into(), Arc::clone(&tail));
-        let statement = Arc::new(Statement { id, name, verdict, generation, tail: tail_too, schema, accepted });
+        let statement =
+            Arc::new(Statement { id, name, verdict, generation, tail: tail_too, schema, accepted });
         if interned.by_tail.insert(Arc::clone(&tail), Arc::clone(&statement)).is_none() {
             interned.bytes += cost(&tail);
             interned.order.push_back(tail);
