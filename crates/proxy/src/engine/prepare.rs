@@ -114,13 +114,7 @@ impl Engine {
             self.ensure_prepared(env, books, outs.server, &known);
             self.inject_parse(env, outs.server, (&statement, known.name()), NO_TOKEN, Owner::Client);
         } else if refused {
-            self.inject_parse(
-                env,
-                outs.server,
-                (&statement, statement.name()),
-                NO_TOKEN,
-                Owner::Client,
-            );
+            self.inject_parse(env, outs.server, (&statement, statement.name()), NO_TOKEN, Owner::Client);
         } else {
             // Parsed anew even where the backend holds it: the client expects the schema as it is now.
             self.make_place(env, books, outs.server, &statement);
