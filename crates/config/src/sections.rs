@@ -44,8 +44,8 @@ table! {
         data_directory: Option<PathBuf>, Limits::none(), "null", Reload, Active;
         /// The application_name with which it connects to its primary.
         application_name: Option<String>, Limits::none(), "null", Reload, Active;
-        /// Its `max_connections`; unset, the node is asked.
-        max_connections: Option<u32>, Limits::count(1, MANY), "null", Reload, Reserved;
+        /// How many connections pgweir may count on; unset, the node is asked for its `max_connections`.
+        max_connections: Option<u32>, Limits::count(1, MANY), "null", Reload, Active;
         /// As the key of the same name, for this node only.
         health_check_period: Option<Duration>, Limits::of(Seconds, 10, DAY), "null", Reload, Active;
         /// As the key of the same name, for this node only.

@@ -111,8 +111,8 @@ table! {
         max_db_client_connections: Option<u32>, Limits::count(1, MANY).off(Off::Zero), "0", Reload, Active;
         /// Most client connections of one user; 0 is no limit.
         max_user_client_connections: Option<u32>, Limits::count(1, MANY).off(Off::Zero), "0", Reload, Active;
-        /// Connections of each node's `max_connections` that pools never use.
-        reserved_connections: u32, Limits::count(0, 100_000), "3", Reload, Reserved;
+        /// Connections of each node's `max_connections` that pools never use; more where the node keeps more for superusers.
+        reserved_connections: u32, Limits::count(0, 100_000), "3", Reload, Active;
         /// How long a client waits for a backend before it gets an error.
         query_wait_timeout: Duration, Limits::of(Seconds, 1, DAY), "30s", Reload, Active;
         /// Age at which a backend is closed, once nobody uses it.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use cluster::{ConnectFailure, Facts, Lsn};
 use protocol::auth::Learned;
+use proxy::capacity::Capacity;
 use proxy::connect::{
     ConnectError, ConnectOptions, Connected, NodeAddress, QueryError, connect, credentials, query,
 };
@@ -24,6 +25,11 @@ const FACTS: &str = "SELECT recovering, \
           ELSE pg_catalog.pg_current_wal_insert_lsn() END, \
      (SELECT received_tli FROM pg_catalog.pg_stat_wal_receiver) \
      FROM pg_catalog.pg_is_in_recovery() AS recovering";
+/// How many connections it takes, and how many of them ordinary roles cannot have; the latter's second setting came with
+/// PostgreSQL 16.
+const CAPACITY: &str = "SELECT pg_catalog.current_setting('max_connections'), \
+     pg_catalog.current_setting('superuser_reserved_connections')::pg_catalog.int4 \
+     + coalesce(pg_catalog.current_setting('reserved_connections', true)::pg_catalog.int4, 0)";
 /// What we cannot do without.
 const ROLE: &str = "SELECT pg_catalog.pg_is_in_recovery()";
 
@@ -105,6 +111,12 @@ impl Link {
         Ok(Self { connected, scope: Scope::Everything, within: spec.check.timeout })
     }
 
+    /// Asks how many connections the node takes: this changes with a restart only, hence once for a connection.
+    pub(crate) async fn capacity(&mut self) -> Result<Capacity, ProbeError> {
+        let rows = query(&mut self.connected, CAPACITY, self.within).await?;
+        capacity(&rows).ok_or(ProbeError::Nonsense)
+    }
+
     /// Asks; when the node refuses to tell everything, for what is needed.
     pub(crate) async fn ask(&mut self) -> Result<Facts, ProbeError> {
         if self.scope == Scope::Everything {
@@ -134,6 +146,12 @@ pub(crate) async fn connect_as(spec: &ProbeSpec, name: &str) -> Result<Connected
         keepalive: spec.keepalive,
     };
     connect(&options).await
+}
+
+fn capacity(rows: &[Vec<Option<String>>]) -> Option<Capacity> {
+    let [row] = rows else { return None };
+    let [Some(most), Some(reserved)] = row.as_slice() else { return None };
+    Some(Capacity { max_connections: most.parse().ok()?, reserved: reserved.parse().ok()? })
 }
 
 /// Reads the one row: recovering, the standby's timeline, the primary's, the system identifier, the position,

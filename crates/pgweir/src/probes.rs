@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{ConnectFailure, Event, Evidence, Facts, NodeId};
+use config::Backend;
 use parking_lot::Mutex;
+use proxy::capacity::Capacities;
+use proxy::connect::NodeAddress;
 use telemetry::Tasks;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -56,14 +59,21 @@ pub(crate) struct Probes {
     cluster: Cluster,
     clock: Clock,
     health: Health,
+    capacities: Arc<Capacities>,
     specs: Vec<ProbeSpec>,
     running: Vec<JoinHandle<()>>,
 }
 
 impl Probes {
     /// No probe yet.
-    pub(crate) fn new(tasks: Tasks, wakes: Wakes, cluster: Cluster, clock: Clock, health: Health) -> Self {
-        Self { tasks, wakes, cluster, clock, health, specs: Vec::new(), running: Vec::new() }
+    pub(crate) fn new(
+        tasks: Tasks,
+        wakes: Wakes,
+        cluster: Cluster,
+        clock: Clock,
+        (health, capacities): (Health, Arc<Capacities>),
+    ) -> Self {
+        Self { tasks, wakes, cluster, clock, health, capacities, specs: Vec::new(), running: Vec::new() }
     }
 
     /// Whether these are the probes that run.
@@ -97,6 +107,8 @@ impl Probes {
                 clock: self.clock,
                 health: self.health.clone(),
                 link: None,
+                capacities: Arc::clone(&self.capacities),
+                knows_capacity: false,
                 said: None,
             };
             self.running.push(self.tasks.spawn("probe", probe.run()));
@@ -113,6 +125,9 @@ struct Probe {
     clock: Clock,
     health: Health,
     link: Option<Link>,
+    capacities: Arc<Capacities>,
+    /// The node has said over this link how many connections it takes.
+    knows_capacity: bool,
     /// What was said last about its failures: the same is not said twice.
     said: Option<String>,
 }
@@ -124,6 +139,7 @@ impl Probe {
             if let Some(event) = self.check().await {
                 self.cluster.send(event);
             }
+            self.learn_capacity().await;
             self.rest(begun + self.spec.period).await;
         }
     }
@@ -183,10 +199,27 @@ impl Probe {
                 Err(error) => tracing::debug!(node = self.spec.node.0, %error, "check connection lost"),
             }
         }
+        self.knows_capacity = false;
         let mut link = Link::connect(&self.spec).await?;
         let facts = link.ask().await?;
         self.link = Some(link);
         Ok(facts)
+    }
+
+    /// Asks how many connections the node takes, after the check: it does not wait for that.
+    async fn learn_capacity(&mut self) {
+        let Some(link) = self.link.as_mut().filter(|_| !self.knows_capacity) else { return };
+        match timeout(self.spec.check.timeout, Box::pin(link.capacity())).await {
+            Ok(Ok(capacity)) => {
+                let Backend { hostname, port, .. } = &self.spec.backend;
+                self.capacities.learn(NodeAddress { hostname: hostname.clone(), port: *port }, capacity);
+                self.knows_capacity = true;
+            }
+            // The next check finds out what is wrong with the link.
+            Ok(Err(error)) => tracing::debug!(node = self.spec.node.0, %error, "max_connections not known"),
+            // Its answer would be taken for the next check's.
+            Err(_) => self.link = None,
+        }
     }
 
     /// Logs how checks fail, once for each way.

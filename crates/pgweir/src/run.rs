@@ -14,6 +14,7 @@ use admin::{AdminConsole, AdminView};
 use anyhow::Context;
 use cluster::{Core, Freshness, NodeReport, NodeState, Topology};
 use config::Config;
+use proxy::capacity::Capacities;
 use proxy::{Deps, Proxy, ShutdownMode};
 use telemetry::logging::{self, Logging};
 use telemetry::{Metrics, Published, Tasks};
@@ -95,6 +96,7 @@ struct Shared {
     events: Events,
     health: Health,
     wish: sampler::Wish,
+    capacities: Arc<Capacities>,
 }
 
 impl Start<'_> {
@@ -113,13 +115,14 @@ impl Start<'_> {
             wish: Arc::default(),
             events: Events::default(),
             health: Health::default(),
+            capacities: Arc::default(),
             config: Published::new(config),
             metrics,
         };
         let wakes = Wakes::default();
         let cluster = self.start_cluster(core, &shared, wakes.clone())?;
-        let mut probes =
-            Probes::new(self.tasks.clone(), wakes, cluster.clone(), self.clock, shared.health.clone());
+        let learns = (shared.health.clone(), Arc::clone(&shared.capacities));
+        let mut probes = Probes::new(self.tasks.clone(), wakes, cluster.clone(), self.clock, learns);
         probes.start(probe_specs);
         self.start_sampler(&shared);
         first_answers(&shared.topology).await;
@@ -218,6 +221,7 @@ impl Start<'_> {
             console: Arc::new(AdminConsole::new(view, Arc::new(control))),
             observe: Arc::new(move |observation| cluster.observe(observation)),
             metrics: Arc::clone(&shared.metrics),
+            capacities: Arc::clone(&shared.capacities),
             started: self.clock.started(),
             freshness: shared.freshness.clone(),
             want_fresh: sampler::wish(&shared.wish),

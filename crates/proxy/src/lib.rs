@@ -7,6 +7,7 @@
 pub mod backend;
 pub mod buffer;
 pub mod cancel;
+pub mod capacity;
 mod catalog;
 mod client;
 pub mod connect;
@@ -82,6 +83,14 @@ pub enum ShutdownMode {
     Immediate,
 }
 
+/// The limits of the nodes follow what they say of themselves.
+async fn follow_capacities(shared: Arc<Shared>) {
+    let mut changes = shared.deps.capacities.changes();
+    while changes.changed().await.is_ok() {
+        shared.limit_nodes();
+    }
+}
+
 /// The running data path.
 pub struct Proxy {
     shared: Arc<Shared>,
@@ -110,6 +119,7 @@ impl Proxy {
         let mut tasks: Vec<_> = accepting.collect();
         tasks.push(control.spawn("janitor", janitor::run(Arc::clone(&shared), Arc::clone(&workers))));
         tasks.push(control.spawn("fence", fence::run(Arc::clone(&shared))));
+        tasks.push(control.spawn("capacity", follow_capacities(Arc::clone(&shared))));
         Ok(Arc::new(Self { shared, workers, listeners: Mutex::new(tasks) }))
     }
 
@@ -164,6 +174,7 @@ impl Proxy {
             pool.set_limit(config.pool_size(database, &pool.key.user));
             pool.set_quotas(pool::QuotaLimits::of(&config, database, &pool.key.user));
         }
+        self.shared.limit_nodes();
     }
 
     /// Closes the listeners and asks clients to leave. May be called again with a harder mode.

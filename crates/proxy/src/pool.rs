@@ -208,10 +208,11 @@ impl Pool {
     /// Takes a backend back: to the first who waits, else to the idle ones.
     pub fn release(self: &Arc<Self>, mut backend: Box<Backend>) {
         backend.idle_since = Instant::now();
+        let yields = self.yields();
         loop {
             let mut inner = self.inner.lock();
             let outdated = inner.renewed.is_some_and(|at| backend.opened < at);
-            if outdated || self.is_retired() || inner.is_over() || self.quotas.are_over() {
+            if outdated || yields || self.is_retired() || inner.is_over() || self.quotas.are_over() {
                 drop(inner);
                 return backend.close();
             }
@@ -257,10 +258,11 @@ impl Pool {
 
     /// A place became free: the first who waits gets it.
     fn place_freed(self: &Arc<Self>) {
+        let yields = self.yields();
         loop {
             let mut inner = self.inner.lock();
-            let over = inner.is_over() || self.quotas.are_over();
-            let waiter = if over { None } else { inner.waiters.pop_front() };
+            let goes = yields || inner.is_over() || self.quotas.are_over();
+            let waiter = if goes { None } else { inner.waiters.pop_front() };
             let Some(waiter) = waiter else {
                 inner.taken = inner.taken.saturating_sub(1);
                 drop(inner);

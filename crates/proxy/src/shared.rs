@@ -14,6 +14,7 @@ use telemetry::metrics::{Metrics, NodeMetrics};
 use telemetry::{Published, Tasks};
 
 use crate::buffer::Buffers;
+use crate::capacity::Capacities;
 use crate::catalog::{Catalogs, Knowledge};
 use crate::connect::NodeAddress;
 use crate::connect_log::ConnectLog;
@@ -21,7 +22,7 @@ use crate::gates::Gates;
 use crate::greeting::Greetings;
 use crate::load::Loads;
 use crate::login::Authenticator;
-use crate::pool::{Pool, PoolKey, Pools, QuotaBook, QuotaLimits};
+use crate::pool::{Pool, PoolKey, Pools, QuotaBook, QuotaLimits, Scope};
 use crate::registry::Registry;
 use crate::statements::StatementCache;
 use crate::stats::Book;
@@ -46,6 +47,8 @@ pub struct Deps {
     pub observe: Observe,
     /// Counts.
     pub metrics: Arc<Metrics>,
+    /// How many connections the nodes take.
+    pub capacities: Arc<Capacities>,
     /// Moments count from here.
     pub started: Instant,
     /// Up to when each standby shows everything.
@@ -133,7 +136,8 @@ impl Shared {
         let pool = self.pools.get(&key, || {
             let address = NodeAddress { hostname: node.hostname.to_string(), port: node.port };
             let (limit, quotas) = limits();
-            let quotas = (&self.quotas, quotas);
+            let of_node = self.deps.capacities.for_pools(&self.deps.config.load(), node);
+            let quotas = (&self.quotas, QuotaLimits { node: of_node, ..quotas });
             Pool::limited(key.clone(), Arc::new(address), self.loads.node(node.id), limit, quotas)
         });
         if pool.address.port == node.port && *pool.address.hostname == *node.hostname {
@@ -142,6 +146,16 @@ impl Shared {
         // The id names another server since a reload.
         pool.retire();
         self.pool(node, database, user, limits)
+    }
+
+    /// All pools of each node may have so many backends from now on.
+    pub(crate) fn limit_nodes(&self) {
+        let (config, topology) = (self.deps.config.load(), self.deps.topology.load());
+        for pool in self.pools.all() {
+            if let Some(node) = topology.node(pool.key.node) {
+                pool.set_quota(Scope::Node, self.deps.capacities.for_pools(&config, node));
+            }
+        }
     }
 }
 

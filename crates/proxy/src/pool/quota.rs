@@ -1,20 +1,27 @@
-//! Limits over several pools of a node: the backends of one database, and those of one user.
+//! Limits over several pools of a node: all their backends, those of one database, and those of one user.
 //!
-//! Invariants: a place of a pool is a place of both its quotas; who waits because a quota is full is served
+//! Invariants: a place of a pool is a place of all its quotas; who waits because a quota is full is served
 //! when one of its places becomes free in any pool, and idle backends of other pools make way. A pool's own
-//! waiters come first. No two pools are locked at once.
+//! waiters come first, but not before those of other pools who have waited for longer and longer than
+//! [`PATIENCE`]: a backend is closed for them then. No two pools are locked at once.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::{Grant, Pool, PoolKey};
 
+/// How long a waiter lets those of other pools go first: a place that changes its pool costs a connection.
+const PATIENCE: Duration = Duration::from_millis(500);
+
 /// What a quota is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
+    /// The node's `max_connections`, less `reserved_connections`.
+    Node,
     /// `max_db_connections`.
     Database,
     /// `max_user_connections`.
@@ -26,15 +33,18 @@ impl Scope {
     #[must_use]
     pub fn key(self) -> &'static str {
         match self {
+            Self::Node => "the node's max_connections (reserved_connections of them are kept free)",
             Self::Database => "max_db_connections",
             Self::User => "max_user_connections",
         }
     }
 }
 
-/// The most backends that the two quotas of a pool allow.
+/// The most backends that the quotas of a pool allow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QuotaLimits {
+    /// Of its node.
+    pub node: Option<u32>,
     /// Of its database.
     pub database: Option<u32>,
     /// Of its user.
@@ -42,10 +52,11 @@ pub struct QuotaLimits {
 }
 
 impl QuotaLimits {
-    /// Those of a database, by the name that clients use, and a user.
+    /// Those of a database, by the name that clients use, and a user; what the node allows is not among them.
     #[must_use]
     pub fn of(config: &config::Config, database: &str, user: &str) -> Self {
-        Self { database: config.max_db_connections(database), user: config.max_user_connections(user) }
+        let (database, user) = (config.max_db_connections(database), config.max_user_connections(user));
+        Self { node: None, database, user }
     }
 }
 
@@ -94,7 +105,7 @@ impl Quota {
     }
 }
 
-/// Both quotas of a pool; none until it is [`enrolled`](QuotaBook::enroll).
+/// The quotas of a pool; none for one that shares nothing.
 #[derive(Debug, Default)]
 pub(super) struct Quotas(Vec<Arc<Quota>>);
 
@@ -142,11 +153,30 @@ impl Pool {
         }
     }
 
-    /// A place of the quotas became free: pools that share them may have somebody waiting.
+    /// A place of the quotas became free: pools that share them may have somebody waiting, the one who has waited for
+    /// longest comes first.
     pub(super) fn quotas_freed(self: &Arc<Self>) {
         for quota in self.quotas.0.iter().filter(|quota| quota.is_limited()) {
-            quota.pools().iter().for_each(Self::serve);
+            let waits = |pool: Arc<Pool>| pool.waits_for_quota().map(|since| (since, pool));
+            let mut waiting: Vec<_> = quota.pools().into_iter().filter_map(waits).collect();
+            waiting.sort_by_key(|(since, _)| *since);
+            waiting.iter().for_each(|(_, pool)| pool.serve());
         }
+    }
+
+    /// Whether a place of this pool is due to somebody of another one, who has waited for longer than its own first
+    /// waiter, and for long.
+    pub(super) fn yields(self: &Arc<Self>) -> bool {
+        if self.quotas.full().next().is_none() {
+            return false;
+        }
+        let own = self.inner.lock().waiters.front().map(|waiter| waiter.since);
+        let due = |since: Instant| since.elapsed() >= PATIENCE && own.is_none_or(|own| since < own);
+        self.quotas.full().any(|quota| {
+            let pools = quota.pools();
+            let mut others = pools.iter().filter(|pool| !Arc::ptr_eq(pool, self));
+            others.any(|pool| pool.waits_for_quota().is_some_and(due))
+        })
     }
 
     /// Somebody waits although this pool has room: an idle backend of another one makes way.
@@ -164,16 +194,18 @@ impl Pool {
     pub(super) fn make_way(self: &Arc<Self>) {
         let wanted = self.quotas.full().any(|quota| {
             let others = quota.pools();
-            others.iter().any(|pool| !Arc::ptr_eq(pool, self) && pool.waits_for_quota())
+            others.iter().any(|pool| !Arc::ptr_eq(pool, self) && pool.waits_for_quota().is_some())
         });
         if wanted {
             self.close_one_idle();
         }
     }
 
-    fn waits_for_quota(&self) -> bool {
+    /// Since when somebody waits for a place of a quota, not of the pool.
+    fn waits_for_quota(&self) -> Option<Instant> {
         let inner = self.inner.lock();
-        inner.taken < inner.limit && !inner.waiters.is_empty()
+        let first = inner.waiters.front().filter(|_| inner.taken < inner.limit);
+        first.map(|waiter| waiter.since)
     }
 
     fn close_one_idle(&self) -> bool {
@@ -205,6 +237,7 @@ impl QuotaBook {
             quota
         };
         Quotas(vec![
+            get(Scope::Node, &Arc::from(""), limits.node),
             get(Scope::Database, &key.database, limits.database),
             get(Scope::User, &key.user, limits.user),
         ])
@@ -219,13 +252,15 @@ impl Quotas {
 }
 
 impl Pool {
-    /// Changes the limits of its quotas; who waits is served.
+    /// Changes the limits of its database and its user; who waits is served.
     pub fn set_quotas(self: &Arc<Self>, limits: QuotaLimits) {
-        for quota in &self.quotas.0 {
-            let limit = match quota.scope {
-                Scope::Database => limits.database,
-                Scope::User => limits.user,
-            };
+        self.set_quota(Scope::Database, limits.database);
+        self.set_quota(Scope::User, limits.user);
+    }
+
+    /// Changes the limit of one of its quotas; who waits is served.
+    pub fn set_quota(self: &Arc<Self>, scope: Scope, limit: Option<u32>) {
+        for quota in self.quotas.0.iter().filter(|quota| quota.scope == scope) {
             quota.limit.store(limit.unwrap_or(u32::MAX), Ordering::Release);
             quota.pools().iter().for_each(Self::serve);
         }
@@ -260,7 +295,7 @@ mod tests {
 
     impl Rig {
         fn new(database: Option<u32>, user: Option<u32>) -> Self {
-            Self { book: QuotaBook::default(), limits: QuotaLimits { database, user } }
+            Self { book: QuotaBook::default(), limits: QuotaLimits { node: None, database, user } }
         }
 
         fn pool(&self, node: u16, database: &str, user: &str) -> Arc<Pool> {
@@ -320,6 +355,40 @@ mod tests {
     }
 
     #[test]
+    fn all_pools_of_a_node_share_its_connections_and_no_other_nodes() {
+        let rig = Rig {
+            book: QuotaBook::default(),
+            limits: QuotaLimits { node: Some(2), ..QuotaLimits::default() },
+        };
+        let (a, b, elsewhere) = (rig.pool(0, "d", "a"), rig.pool(0, "e", "b"), rig.pool(1, "d", "a"));
+        let (first, _second, _other) = (place(&a), place(&b), place(&elsewhere));
+        let mut third = queued(&b);
+        assert_eq!(b.full_quota(), Some((Scope::Node, 2)));
+        drop(first);
+        let slot = granted(&mut third).expect("served");
+        b.set_quota(Scope::Node, Some(3));
+        drop((slot, place(&a)));
+    }
+
+    #[test]
+    fn who_has_waited_for_long_is_not_passed_by_other_pools() {
+        let rig = Rig::new(Some(1), None);
+        let (a, b) = (rig.pool(0, "d", "a"), rig.pool(0, "d", "b"));
+        let first = place(&a);
+        let mut starving = queued(&b);
+        let (mut own, mut later) = (queued(&a), queued(&a));
+        assert!(!a.yields(), "nobody has waited for long");
+        drop(first);
+        let second = granted(&mut own).expect("its own waiter comes first");
+        std::thread::sleep(PATIENCE);
+        drop(second);
+        let third = granted(&mut starving).expect("its time has come");
+        assert!(granted(&mut later).is_none());
+        drop(third);
+        assert!(granted(&mut later).is_some());
+    }
+
+    #[test]
     fn who_left_and_a_new_limit_lose_no_place() {
         let rig = Rig::new(Some(1), None);
         let (a, b, c) = (rig.pool(0, "d", "a"), rig.pool(0, "d", "b"), rig.pool(0, "d", "c"));
@@ -329,9 +398,9 @@ mod tests {
         drop(first);
         let slot = granted(&mut waits).expect("served");
         assert!(granted(&mut longer).is_none());
-        a.set_quotas(QuotaLimits { database: Some(2), user: None });
+        a.set_quotas(QuotaLimits { node: None, database: Some(2), user: None });
         let other = granted(&mut longer).expect("the new place");
-        a.set_quotas(QuotaLimits { database: Some(1), user: None });
+        a.set_quotas(QuotaLimits { node: None, database: Some(1), user: None });
         let mut last = queued(&b);
         drop(slot);
         assert!(granted(&mut last).is_none(), "one is over the limit");

@@ -14,6 +14,7 @@ pub(super) fn busy(pool: &PoolKey, full: Option<Scope>, size: u32, waited: Durat
         None => format!("node {node}, database \"{database}\", user \"{user}\""),
         Some(Scope::Database) => format!("node {node}, database \"{database}\""),
         Some(Scope::User) => format!("node {node}, user \"{user}\""),
+        Some(Scope::Node) => format!("node {node}"),
     };
     let key = full.map_or("default_pool_size", Scope::key);
     let text = format!("pool is busy: no backend became free within {} ms", waited.as_millis());
