@@ -21,7 +21,7 @@ fn late_rows(bytes: usize) -> harness::Msgs {
 fn cp_01_copy_in_under_contention() -> Result<()> {
     const CLIENTS: usize = 20;
     const ROWS: usize = 1000;
-    let (cluster, weir) = rig(1, "default_pool_size: 1")?;
+    let (cluster, weir) = rig(1, "default_pool_size: 1\nclient_idle_limit: 100ms")?;
     cluster.setup(TABLE)?;
     let port = weir.port();
     let copy = |me: usize| -> Result<()> {
@@ -29,13 +29,13 @@ fn cp_01_copy_in_under_contention() -> Result<()> {
         client.set_deadline(Duration::from_secs(30));
         client.send(&msgs().Q("COPY t FROM STDIN"))?;
         assert_eq!(client.read_count(1)?.to_string(), "G");
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(200));
         let mut rows = msgs();
         for row in 0..ROWS {
             rows = rows.d(format!("{}\tx\n", me * ROWS + row).as_bytes());
         }
         client.send(&rows)?;
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(200));
         client.send(&msgs().c())?;
         assert_eq!(client.read_ready(1)?.to_string(), format!("C(COPY {ROWS}) Z(I)"));
         Ok(())
@@ -76,6 +76,10 @@ fn early_error(client: &mut RawClient, bytes: usize) -> Result<()> {
     let binary = "COPY t FROM STDIN (FORMAT binary)";
     client.send(&msgs().Q(binary).d(b"not binary at all, this").c().Q("SELECT 3"))?;
     assert_eq!(client.read_ready(2)?.to_string(), "G E(22P04) Z(I) T D(3) C(SELECT 1) Z(I)");
+
+    // Refused before it begins: what follows is no data of a COPY.
+    client.send(&msgs().Q("COPY t FROM STDIN (FREEZE)").d(b"1\tone\n").c().Q("SELECT 4"))?;
+    assert_eq!(client.read_ready(2)?.to_string(), "G E(55000) Z(I) T D(4) C(SELECT 1) Z(I)");
     Ok(())
 }
 
@@ -85,7 +89,8 @@ fn cp_03_server_error_while_the_client_still_sends() -> Result<()> {
     cluster.setup(TABLE)?;
     let mut a = weir.client()?;
     early_error(&mut a, 10 << 20)?;
-    for _ in 0..50 {
+    // 1,000 errors more.
+    for _ in 0..200 {
         early_error(&mut a, 0)?;
     }
     assert_eq!(cluster.scalar(0, "SELECT count(*) FROM t")?, "0");

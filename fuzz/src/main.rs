@@ -5,6 +5,7 @@
 //! must hold beyond that.
 
 mod inputs;
+mod session;
 mod targets;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

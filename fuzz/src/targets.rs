@@ -18,6 +18,7 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "startup", corpus: STARTUPS, run: startup },
     Target { name: "scram", corpus: SCRAM, run: scram },
     Target { name: "tracker", corpus: MESSAGES, run: tracker },
+    Target { name: "session", corpus: crate::session::DIALOGUES, run: crate::session::session },
     Target { name: "statements", corpus: STATEMENTS, run: statements },
     Target { name: "configuration", corpus: CONFIGURATIONS, run: configuration },
     Target { name: "hba", corpus: HBA, run: hba },

@@ -219,6 +219,35 @@ impl RawClient {
         }
     }
 
+    /// Passes over the next message without keeping it: its type and its length in all. The deadline is for each
+    /// read.
+    ///
+    /// # Errors
+    /// When nothing arrives within the deadline, or the stream ends inside of the message.
+    pub fn skip_message(&mut self) -> Result<Option<(u8, u64)>> {
+        while self.unread.len() < 5 {
+            if !self.fill(Instant::now() + self.deadline)? {
+                ensure!(self.unread.is_empty(), "connection closed in the middle of a message");
+                return Ok(None);
+            }
+        }
+        let tag = self.unread[0];
+        let length = u32::from_be_bytes([self.unread[1], self.unread[2], self.unread[3], self.unread[4]]);
+        let mut left = length as usize + 1;
+        loop {
+            let here = left.min(self.unread.len());
+            self.unread.drain(..here);
+            left -= here;
+            if left == 0 {
+                return Ok(Some((tag, u64::from(length) + 1)));
+            }
+            ensure!(
+                self.fill(Instant::now() + self.deadline)?,
+                "connection closed in the middle of a message"
+            );
+        }
+    }
+
     /// Reads once; false at the end of the stream.
     fn fill(&mut self, end: Instant) -> Result<bool> {
         let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));

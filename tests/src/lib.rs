@@ -12,6 +12,7 @@
 
 pub mod client;
 pub mod cluster;
+pub mod fake;
 pub mod install;
 pub mod login;
 pub mod messages;

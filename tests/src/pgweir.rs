@@ -294,6 +294,14 @@ impl Pgweir {
         procs::rss_kb(self.pid())
     }
 
+    /// The most resident memory that it ever had, in kB.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn peak_rss_kb(&self) -> Result<u64> {
+        procs::peak_rss_kb(self.pid())
+    }
+
     /// CPU time so far.
     ///
     /// # Errors

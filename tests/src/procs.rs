@@ -65,8 +65,21 @@ pub fn wait(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
 /// # Errors
 /// When the process is gone.
 pub fn rss_kb(pid: u32) -> Result<u64> {
+    status_kb(pid, "VmRSS:")
+}
+
+/// The most resident memory that a process ever had, in kB (`VmHWM`).
+///
+/// # Errors
+/// When the process is gone.
+pub fn peak_rss_kb(pid: u32) -> Result<u64> {
+    status_kb(pid, "VmHWM:")
+}
+
+fn status_kb(pid: u32, name: &str) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let line =
+        status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("no {name}"))?;
     Ok(line.trim().trim_end_matches(" kB").trim().parse()?)
 }
 

@@ -125,7 +125,7 @@ table! {
         client_idle_limit: Option<Duration>, Limits::of(Seconds, 1, 30 * DAY).off(Off::Zero), "0", Reload, Active;
         /// Idle time inside a transaction after which a client is disconnected; 0 is never.
         idle_transaction_timeout: Option<Duration>, Limits::of(Seconds, 1, 30 * DAY).off(Off::Zero), "0", Reload, Active;
-        /// Longest run of a statement, or of a batch up to its Sync; it is cancelled then. 0 is no limit.
+        /// Longest run of a statement, or of a batch up to its Sync, the taking of its rows included; it is cancelled then. 0 is no limit.
         query_timeout: Option<Duration>, Limits::of(Seconds, 1, 30 * DAY).off(Off::Zero), "0", Reload, Active;
         /// Longest transaction; 0 is no limit.
         transaction_timeout: Option<Duration>, Limits::of(Seconds, 1, 30 * DAY).off(Off::Zero), "0", Reload, Active;

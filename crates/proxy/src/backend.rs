@@ -85,9 +85,7 @@ impl Backend {
             let Some((message, rest)) = bytes.split_at_checked(header.len) else { return false };
             match (header.tag, message::parameter_status(message)) {
                 (b'S', Some((name, value))) => {
-                    self.books
-                        .parameters
-                        .set(&String::from_utf8_lossy(name), &String::from_utf8_lossy(value));
+                    self.books.report(&String::from_utf8_lossy(name), &String::from_utf8_lossy(value));
                 }
                 (b'N', _) => {}
                 _ => return false,

@@ -96,13 +96,13 @@ mod tests {
         let capacities = Capacities::default();
         let config = |reserved: u32| {
             let text = format!(
-                "backends: [{{hostname: a}}, {{hostname: b, max_connections: 50}}]\nreserved_connections: {reserved}\n"
+                "backends: [{{hostname: a}}, {{hostname: b, max_connections: 500}}]\nreserved_connections: {reserved}\n"
             );
             config::parse(&text, "test").unwrap()
         };
         let (a, b) = (node(0, "a"), node(1, "b"));
         assert_eq!(capacities.for_pools(&config(3), &a), None, "nobody knows yet");
-        assert_eq!(capacities.for_pools(&config(3), &b), Some(47), "its row says so");
+        assert_eq!(capacities.for_pools(&config(3), &b), Some(497), "its row says so");
         let mut changes = capacities.changes();
         let address = NodeAddress { hostname: "a".to_owned(), port: 5432 };
         let said = Capacity { max_connections: 100, reserved: 3 };

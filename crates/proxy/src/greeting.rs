@@ -40,11 +40,16 @@ impl Greetings {
             all.clear();
         }
         let greeting = all.entry((Arc::clone(database), Arc::clone(user))).or_default();
-        if greeting.parameters != parameters {
-            // Other defaults: what settings lead to may have changed as well.
-            greeting.known.clear();
-            greeting.parameters = parameters;
-        }
+        greeting.replace(parameters);
+    }
+
+    /// A backend reported other values than before, and no client's settings are behind them.
+    pub fn learn_defaults(&self, database: &Arc<str>, user: &Arc<str>, news: &[(String, String)]) {
+        let mut all = self.by_key.lock();
+        let Some(greeting) = all.get_mut(&(Arc::clone(database), Arc::clone(user))) else { return };
+        let mut parameters = greeting.parameters.clone();
+        news.iter().for_each(|(name, value)| parameters.set(name, value));
+        greeting.replace(as_a_primary_reports(parameters));
     }
 
     /// The parameters to tell a client with `settings`, and the shared copy of these; `None` when a
@@ -82,6 +87,14 @@ impl Greetings {
 }
 
 impl Greeting {
+    fn replace(&mut self, parameters: Parameters) {
+        if self.parameters != parameters {
+            // Other defaults: what settings lead to may have changed as well.
+            self.known.clear();
+            self.parameters = parameters;
+        }
+    }
+
     fn put(&mut self, settings: Arc<Settings>, changes: Parameters) {
         if self.known.len() >= KNOWN_SETTINGS {
             self.known.clear();
@@ -160,6 +173,35 @@ mod tests {
         let (_, told) = greetings.get(&database, &user, &settings(&[])).unwrap();
         assert_eq!(told.get("in_hot_standby"), Some("off"));
         assert!(greetings.get(&database, &user, &zone).is_some(), "it has no other defaults");
+    }
+
+    #[test]
+    fn a_default_that_changed_is_told_from_then_on() {
+        let (greetings, database, user) = (Greetings::default(), Arc::from("d"), Arc::from("u"));
+        let mut books = crate::engine::Books {
+            parameters: parameters(&[
+                ("TimeZone", "GMT"),
+                ("DateStyle", "ISO, MDY"),
+                ("is_superuser", "off"),
+            ]),
+            settings: Arc::new(settings(&[("datestyle", "German"), ("role", "boss")])),
+            ..crate::engine::Books::default()
+        };
+        greetings.learn(&database, &user, &books.parameters);
+        for (name, value) in [
+            ("TimeZone", "Asia/Tokyo"),
+            ("DateStyle", "German, DMY"),
+            ("is_superuser", "on"),
+            ("TimeZone", "Asia/Tokyo"),
+        ] {
+            books.report(name, value);
+        }
+        let news = books.take_new_defaults();
+        assert_eq!(news, [("TimeZone".to_owned(), "Asia/Tokyo".to_owned())]);
+        assert!(books.take_new_defaults().is_empty());
+        greetings.learn_defaults(&database, &user, &news);
+        let (_, told) = greetings.get(&database, &user, &settings(&[])).unwrap();
+        assert_eq!((told.get("TimeZone"), told.get("DateStyle")), (Some("Asia/Tokyo"), Some("ISO, MDY")));
     }
 
     #[test]

@@ -50,6 +50,13 @@ impl Settings {
         self.pairs.is_empty()
     }
 
+    /// Nothing of it is behind the value of the parameter `name` (in lower case), who the session is included.
+    #[must_use]
+    pub fn is_silent_on(&self, name: &str) -> bool {
+        let as_somebody = || self.get(ROLE).is_some() || self.get(AUTHORIZATION).is_some();
+        self.get(name).is_none() && !(name == "is_superuser" && as_somebody())
+    }
+
     /// How `name` (in lower case) gets its value.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Setting> {

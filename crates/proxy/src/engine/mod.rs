@@ -104,6 +104,29 @@ pub struct Books {
     pub settings: Arc<Settings>,
     /// What it reported.
     pub parameters: Parameters,
+    /// Of which of them it reported another value lately.
+    pub reported: Vec<String>,
+}
+
+impl Books {
+    /// The server reported a parameter.
+    pub fn report(&mut self, name: &str, value: &str) {
+        if self.parameters.get(name) != Some(value) {
+            self.parameters.set(name, value);
+            if !self.reported.iter().any(|known| known == name) {
+                self.reported.push(name.to_owned());
+            }
+        }
+    }
+
+    /// The parameters that have other values than before and that no setting of a client is behind: what the server
+    /// does by default has changed.
+    pub fn take_new_defaults(&mut self) -> Vec<(String, String)> {
+        let Self { settings, parameters, reported, .. } = self;
+        let by_default = |name: &String| settings.is_silent_on(&name.to_ascii_lowercase());
+        let value = |name: String| parameters.get(&name).map(|value| (name.clone(), value.to_owned()));
+        reported.drain(..).filter(by_default).filter_map(value).collect()
+    }
 }
 
 /// Bytes that are no messages, or more than we take.

@@ -114,7 +114,7 @@ impl Engine {
             b'C' => self.on_tag(message, books),
             b'S' => {
                 if let Some((name, value)) = message::parameter_status(message) {
-                    books.parameters.set(&String::from_utf8_lossy(name), &String::from_utf8_lossy(value));
+                    books.report(&String::from_utf8_lossy(name), &String::from_utf8_lossy(value));
                 }
             }
             b'Z' => self.on_ready(watch),

@@ -75,10 +75,15 @@ impl Session {
         left.await.unwrap_or(Unbound::Doubtful)
     }
 
-    fn pass_back(&mut self, backend: Box<Backend>) {
+    fn pass_back(&mut self, mut backend: Box<Backend>) {
         let lifetime = self.config.load().server_lifetime;
         if backend.is_older_than(lifetime, Instant::now()) {
             return backend.close();
+        }
+        if !backend.books.reported.is_empty() {
+            let (database, user) = (&self.identity.database, &self.identity.user);
+            let news = backend.books.take_new_defaults();
+            self.worker.shared.greetings.learn_defaults(database, user, &news);
         }
         backend.entry.returned(backend.books.prepared.len());
         match backend.slot.pool().cloned() {
@@ -144,7 +149,7 @@ async fn converse(backend: &mut Backend, sql: &[u8]) -> Result<(), ExchangeError
                 Some(b'S') => {
                     if let Some((name, value)) = message::parameter_status(&message) {
                         let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
-                        backend.books.parameters.set(&name, &value);
+                        backend.books.report(&name, &value);
                     }
                 }
                 _ => {}
