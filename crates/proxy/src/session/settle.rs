@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use protocol::error::{ErrorView, PgError};
@@ -15,7 +16,7 @@ use super::Session;
 use crate::backend::Backend;
 use crate::cancel::CANCEL_TIMEOUT;
 use crate::engine::put_query;
-use crate::registry::Unbound;
+use crate::registry::{Flag, Unbound};
 use config::PoolMode;
 
 /// How long a backend may take to forget a client (DISCARD ALL), or to take its settings.
@@ -70,6 +71,9 @@ impl Session {
         let left = std::future::poll_fn(|cx| {
             // A client that is gone is noticed by whoever serves it next.
             let _ = self.poll_flush_client(cx);
+            if entry.is_raised(Flag::Kill, cx) {
+                return Poll::Ready(Ok(Unbound::Doubtful));
+            }
             waiting.as_mut().poll(cx)
         });
         left.await.unwrap_or(Unbound::Doubtful)
