@@ -13,7 +13,7 @@ use proxy::buffer::Buf;
 use proxy::engine::{Books, Boundary, ClientOuts, ClientStep, Engine, Env, Scan, ServerStep, Watch, scan};
 use proxy::out::Out;
 use proxy::statements::StatementCache;
-use router::{ParseOptions, Verdict};
+use router::{Changes, ParseOptions, Verdict};
 
 pub(crate) const DIALOGUES: &[&[u8]] = &[
     b"\0\x0eQ\0\0\0\x0dselect 1\0\x02\0\0\x05X\0\0\0\x04",
@@ -34,6 +34,7 @@ impl Watch for Nobody {
     fn server_error(&self, _: Severity, _: Option<SqlState>) {}
     fn transaction(&self) {}
     fn schema_changed(&self) {}
+    fn catalog_changed(&self, _: Changes) {}
 }
 
 /// A stream of messages as the other side reads it.
@@ -109,6 +110,7 @@ impl Pair {
             self,
             &Env {
                 classify: &classify,
+                generation: 0,
                 cache: &cache,
                 schema: cache.schema(),
                 standard_conforming: true,
