@@ -10,7 +10,9 @@ use protocol::error::Severity;
 use protocol::frame::{FrameError, HEADER_LEN, Header, backend_header, frontend_header};
 use protocol::sqlstate::SqlState;
 use proxy::buffer::Buf;
-use proxy::engine::{Books, Boundary, ClientOuts, ClientStep, Engine, Env, Scan, ServerStep, Watch, scan};
+use proxy::engine::{
+    Books, Boundary, ClientOuts, ClientStep, Engine, Env, Passed, Scan, ServerStep, Watch, scan,
+};
 use proxy::out::Out;
 use proxy::statements::StatementCache;
 use router::{Changes, ParseOptions, Verdict};
@@ -30,7 +32,8 @@ pub(crate) const DIALOGUES: &[&[u8]] = &[
 struct Nobody;
 
 impl Watch for Nobody {
-    fn statement(&self, _: &Verdict) {}
+    fn statement(&self, _: &Verdict, _: Option<&[u8]>) {}
+    fn passed(&self, _: Passed) {}
     fn server_error(&self, _: Severity, _: Option<SqlState>) {}
     fn transaction(&self) {}
     fn schema_changed(&self) {}
