@@ -171,7 +171,7 @@ fn cn_02_a_backend_that_a_lost_cancel_may_still_hit_is_closed() -> Result<()> {
 /// CN-06
 #[test]
 fn cn_06_a_cancel_is_not_charged_to_any_limit() -> Result<()> {
-    let (_cluster, weir) = rig(0, "default_pool_size: 2\nmax_client_conn: 3")?;
+    let (cluster, weir) = rig(0, "default_pool_size: 2\nmax_client_conn: 3")?;
     let mut clients = [weir.client()?, weir.client()?, weir.client()?];
     let Err(refused) = weir.client() else { anyhow::bail!("a fourth client") };
     assert_eq!(harness::sqlstate(&refused), "53300");
@@ -179,6 +179,14 @@ fn cn_06_a_cancel_is_not_charged_to_any_limit() -> Result<()> {
         client.send(&msgs().Q("SELECT pg_sleep(60)"))?;
     }
     // One of them waits for a backend, all of them are to end.
+    let runs =
+        "SELECT count(*) FROM pg_stat_activity WHERE usename = 'bench' AND query = 'SELECT pg_sleep(60)'";
+    cluster.wait_scalar(0, runs, "2", Duration::from_secs(3))?;
+    let waits = || {
+        let clients = weir.admin("SHOW CLIENTS").unwrap_or_default();
+        clients.iter().filter(|client| client["state"] == "waiting").count() == 1
+    };
+    ensure!(harness::eventually(Duration::from_secs(3), waits));
     for client in &mut clients {
         let started = Instant::now();
         client.cancel()?;

@@ -45,7 +45,7 @@ fn detail(client: &mut RawClient) -> Result<String> {
 /// TO-08: the pools together leave `reserved_connections` of a node free, and the error says what is full.
 #[test]
 fn to_08_pools_leave_reserved_connections_free() -> Result<()> {
-    let yaml = "reserved_connections: 6\ndefault_pool_size: 30\nquery_wait_timeout: 500ms";
+    let yaml = "reserved_connections: 6\ndefault_pool_size: 30\nquery_wait_timeout: 2s";
     let (cluster, weir) = small(20, yaml)?;
     let mut mine = (0..10).map(|_| weir.client()).collect::<Result<Vec<_>>>()?;
     let other = Login::new("other", "bench");

@@ -188,6 +188,12 @@ fn pn_02_what_comes_while_the_client_is_idle() -> Result<()> {
     assert_eq!(weir.client()?.parameters["TimeZone"], "Asia/Tokyo", "a new client is told what was");
     // Terminated while idle: who holds the backend hears the server's words, nobody else notices.
     cluster.sql(0, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'bench'")?;
+    cluster.wait_scalar(
+        0,
+        "SELECT count(*) FROM pg_stat_activity WHERE usename = 'bench'",
+        "0",
+        3 * SECOND,
+    )?;
     let farewell = pinned.read_to_end()?;
     let fields = farewell.error().context("no farewell")?;
     assert_eq!((fields.get('V'), fields.get('C')), ("FATAL", "57P01"));

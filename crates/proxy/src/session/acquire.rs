@@ -262,6 +262,10 @@ impl Session {
             self.work = None;
             return Err(Refusal::Gone(node.id).into());
         }
+        if entry.has(Flag::Cancel) {
+            self.hand_back(backend);
+            return Err(Refusal::Cancelled.into());
+        }
         entry.set_state(ClientState::Active);
         self.tally.add(Count::Assignments, 1);
         backend.entry.lent(entry.id, Instant::now());

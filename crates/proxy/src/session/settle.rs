@@ -64,6 +64,17 @@ impl Session {
         self.pass_back(backend);
     }
 
+    /// The client cancelled what it wanted the backend for before it had one: nothing was sent.
+    pub(super) fn hand_back(&mut self, backend: Box<Backend>) {
+        self.client.entry.lower(Flag::Cancel);
+        self.work = None;
+        match self.client.entry.unbind() {
+            Unbound::Free if self.mode == PoolMode::Session => self.kept.push(backend),
+            Unbound::Free => self.pass_back(backend),
+            Unbound::Awaited | Unbound::Doubtful => backend.close(),
+        }
+    }
+
     /// Waits for the cancel requests that are on their way; the client has its answer meanwhile.
     async fn unbound(&mut self) -> Unbound {
         let entry = Arc::clone(&self.client.entry);
