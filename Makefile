@@ -31,13 +31,13 @@ run: ## a primary, two standbys and pgweir on port 9999; Ctrl-C stops all of it 
 test: need-test $(if $(filter no,$(DRIVERS)),,need-drivers) lint build-ci ## everything that must pass: lint, unit, property, tidy and black-box tests
 	@PYTHONDONTWRITEBYTECODE=1 python3 -m unittest discover -q -s benches
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-	  $(CARGO) nextest run --workspace --profile ci --cargo-profile ci $(if $(filter no,$(DRIVERS)),-E 'not binary(drivers)'); \
+	  $(CARGO) nextest run --workspace --profile ci --cargo-profile ci $(if $(filter no,$(DRIVERS)),-E 'not (binary(drivers) or binary(logins))'); \
 	else \
 	  $(CARGO) test --workspace --profile ci --no-fail-fast; \
 	fi
 
 drivers: need-test need-drivers build-ci ## whole programs and the drivers of other languages through pgweir, as `make test` runs them
-	@$(CARGO) nextest run -p pgweir-tests --test drivers --profile ci --cargo-profile ci
+	@$(CARGO) nextest run -p pgweir-tests --test drivers --test logins --profile ci --cargo-profile ci
 
 unit: ## only the tests beside the code, in the dev profile
 	@$(CARGO) test --workspace --exclude pgweir-tests

@@ -79,8 +79,10 @@ have psql || [ -x "$(server_bin)/psql" ] || need postgresql-client
 case $what in
   run) ;;
   # valgrind counts what a transaction costs.
-  test) has_contrib || need postgresql-contrib; have python3 || need python3; have valgrind || need valgrind ;;
-  drivers) has_contrib || need postgresql-contrib; have python3 || need python3; need_drivers ;;
+  test) has_contrib || need postgresql-contrib; have python3 || need python3; have valgrind || need valgrind
+        have openssl || need openssl; have slapd || [ -x /usr/sbin/slapd ] || need slapd ;;
+  drivers) has_contrib || need postgresql-contrib; have python3 || need python3; have openssl || need openssl
+           need_drivers ;;
   bench) have pgbench || [ -x "$(server_bin)/pgbench" ] || need postgresql-contrib; have python3 || need python3 ;;
   *) say "need.sh: unknown target '$what' (run, test, drivers or bench)"; exit 64 ;;
 esac

@@ -260,3 +260,48 @@ fn to_02_the_client_limit_is_said_clearly() -> Result<()> {
     ensure!(eventually(Duration::from_secs(2), || weir.client().is_ok()), "the count does not fall");
     Ok(())
 }
+
+/// 2,000 sockets that are open and say nothing, or never end what they say, keep nobody out.
+#[test]
+fn half_open_sockets_keep_nobody_out() -> Result<()> {
+    let (_cluster, weir) = rig(0, "")?;
+    let mut silent = Vec::new();
+    for index in 0..2_300 {
+        let mut client = RawClient::tcp(weir.port()).with_context(|| format!("socket {index}"))?;
+        match index % 3 {
+            0 => {}
+            1 => client.send_bytes(&[0, 0, 0, 40, 0, 3])?,
+            _ => client.send_bytes(&Login::bench().packet())?,
+        }
+        silent.push(client);
+        if index % 500 == 0 {
+            assert_eq!(weir.client()?.scalar("SELECT 1")?, "1", "after {index} sockets");
+        }
+    }
+    assert_eq!(weir.client()?.scalar("SELECT 1")?, "1");
+    let made_room = eventually(Duration::from_secs(5), || weir.log().contains("the oldest was closed"));
+    ensure!(made_room, "the number of those who do not log in is not bounded");
+    Ok(())
+}
+
+/// Guessing is slowed down for who guesses, and for nobody else.
+#[test]
+fn au_10_guesses_are_rate_limited() -> Result<()> {
+    let (_cluster, weir) = rig(0, "")?;
+    let wrong = Login::bench().password("wrong");
+    let mut refused = false;
+    for _ in 0..40 {
+        let Err(error) = wrong.connect(weir.port()) else { anyhow::bail!("a wrong password works") };
+        refused |= format!("{error:#}").contains("too many failed logins");
+        if refused {
+            break;
+        }
+        // Those that have to wait are not waited for: the debt is what counts.
+        for _ in 0..4 {
+            let mut client = RawClient::tcp(weir.port())?;
+            client.send_bytes(&wrong.packet())?;
+        }
+    }
+    assert_eq!(Login::new("other", "bench").connect(weir.port())?.scalar("SELECT 1")?, "1");
+    Ok(())
+}

@@ -22,7 +22,10 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "statements", corpus: STATEMENTS, run: statements },
     Target { name: "configuration", corpus: CONFIGURATIONS, run: configuration },
     Target { name: "hba", corpus: HBA, run: hba },
+    Target { name: "ident", corpus: IDENTS, run: ident },
     Target { name: "passwords", corpus: PASSWORDS, run: passwords },
+    Target { name: "sasl", corpus: SASL, run: sasl },
+    Target { name: "server_auth", corpus: SERVER_AUTH, run: server_auth },
 ];
 
 const MESSAGES: &[&[u8]] = &[
@@ -55,6 +58,28 @@ const SCRAM: &[&[u8]] = &[
     b"p=tls-server-end-point,,n=,r=abc",
     b"SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=",
     b"r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
+];
+
+/// Bodies of a client's messages, one after the other behind a byte of their length.
+const SASL: &[&[u8]] = &[
+    b"\x24SCRAM-SHA-256\0\0\0\0\x12n,,n=,r=abcdefghij",
+    b"\x40SCRAM-SHA-256-PLUS\0\0\0\0\x29p=tls-server-end-point,,n=,r=abcdefghijk",
+    b"\x12SCRAM-SHA-256\0\xff\xff\xff\xff\x10n,,n=,r=abcdefg",
+    b"\x07secret\0",
+    b"\x24md5900150983cd24fb0d6963f7d28e17f72\0",
+];
+
+/// Bodies of a node's messages, likewise.
+const SERVER_AUTH: &[&[u8]] = &[
+    b"\x13\0\0\0\x0aSCRAM-SHA-256\0\0\x1c\0\0\0\x0br=nonceX,s=QUFB,i=4096\x0c\0\0\0\x0cv=AAAA==",
+    b"\x25\0\0\0\x0aSCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0",
+    b"\x08\0\0\0\x05salt\x04\0\0\0\0",
+    b"\x04\0\0\0\x03\x04\0\0\0\0",
+];
+
+const IDENTS: &[&[u8]] = &[
+    b"# map outside user\nm joe bench\nm /^(.*)@example\\.com$ \\1\nn root all\n",
+    b"m \"a b\" +team\nm /x /^(a|b)$\n",
 ];
 
 const STATEMENTS: &[&[u8]] = &[
@@ -144,14 +169,85 @@ fn startup(input: &[u8]) {
     }
 }
 
+/// The bodies in an input: each behind a byte that is its length.
+fn bodies(mut input: &[u8]) -> Vec<&[u8]> {
+    let mut found = Vec::new();
+    while let Some((length, rest)) = input.split_first() {
+        let (body, after) = rest.split_at(usize::from(*length).min(rest.len()));
+        found.push(body);
+        input = after;
+    }
+    found
+}
+
+/// Whatever a client says, it is not let in, and a login that has ended stays ended.
+fn sasl(input: &[u8]) {
+    use protocol::auth::{Challenge, ClientAuth, ClientStep, Method, StoredSecret};
+    use protocol::scram::ScramVerifier;
+    let verifier = ScramVerifier { iterations: 1, salt: vec![1], stored_key: [1; 32], server_key: [2; 32] };
+    for (method, secret) in [
+        (Method::Scram, Some(StoredSecret::Scram(verifier.clone()))),
+        (Method::Scram, None),
+        (Method::Md5, None),
+        (Method::Password, Some(StoredSecret::Plain(b"not in the corpus".to_vec()))),
+    ] {
+        for end_point in [None, Some(b"hash".as_slice().into())] {
+            let challenge =
+                Challenge { md5_salt: *b"salt", nonce: "nonce".into(), process_secret: [7; 32], end_point };
+            let mut auth = ClientAuth::new(method, b"user", secret.clone(), challenge);
+            let mut out = bytes::BytesMut::new();
+            assert_eq!(auth.begin(&mut out), ClientStep::Wait);
+            let mut over = false;
+            for body in bodies(input) {
+                let step = auth.feed(body, &mut out);
+                assert!(!matches!(step, ClientStep::Done(_)), "let in without the secret");
+                assert!(!over || matches!(step, ClientStep::Failed(_)), "goes on after its end");
+                over |= matches!(step, ClientStep::Failed(_));
+            }
+        }
+    }
+}
+
+/// Whatever a node says, a SCRAM login counts only with its proof.
+fn server_auth(input: &[u8]) {
+    use protocol::auth::{Channel, Credentials, ServerAuth, Step};
+    for channel in [Channel::Plain, Channel::Tls(None), Channel::Tls(Some(b"hash".to_vec()))] {
+        let mut auth =
+            ServerAuth::new(b"user", Credentials::Password(b"secret".to_vec()), "nonce".into()).over(channel);
+        let mut in_scram = false;
+        for body in bodies(input) {
+            match auth.feed(body) {
+                Ok(Step::Send(sent)) => in_scram |= sent.windows(13).any(|part| part == b"SCRAM-SHA-256"),
+                Ok(Step::Ok) => assert!(!in_scram, "logged in without the server's proof"),
+                Ok(Step::Continue) => {}
+                Err(_) => break,
+            }
+        }
+    }
+}
+
+/// Maps that are read compare equal to themselves, and nobody is mapped by a map that is not there.
+fn ident(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    if let Ok(maps) = config::hba::IdentMaps::parse(text, "fuzz") {
+        assert!(maps == maps.clone());
+        assert!(!maps.allows(Some("no such map"), "joe", "bench", &[]));
+    }
+}
+
 /// A verifier that is read writes itself as something that reads the same.
 fn scram(input: &[u8]) {
-    use protocol::scram::{ClientSecret, ScramClient, ScramServer, ScramVerifier, Target as Known};
+    use protocol::scram::{
+        ClientChannel, ClientSecret, Mechanism, ScramClient, ScramServer, ScramVerifier, Target as Known,
+    };
     let known = Known::mock(b"secret", b"user");
-    if let Ok((server, _first)) = ScramServer::start(known, input, "nonce") {
+    if let Ok((server, _first)) =
+        ScramServer::start(known, input, "nonce", Mechanism::Sha256Plus, Some(b"hash"))
+    {
         assert!(server.finish(input).is_err(), "accepted without a proof");
     }
-    let (client, _first) = ScramClient::start(ClientSecret::Password(b"x".to_vec()), "nonce");
+    let (client, _first) =
+        ScramClient::start(ClientSecret::Password(b"x".to_vec()), "nonce", ClientChannel::Unbound);
     let _ = client.server_first(input);
     if let Some(verifier) = std::str::from_utf8(input).ok().and_then(ScramVerifier::parse) {
         let written = verifier.to_secret();

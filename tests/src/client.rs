@@ -13,6 +13,10 @@ use crate::login::Login;
 use crate::messages::{Msgs, cancel_request, msgs};
 use crate::replies::{Replies, Reply};
 use crate::rows::{PgError, Rows};
+use crate::tls::{TlsOffer, TlsStream, handshake};
+
+/// The request for TLS.
+pub const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
 /// A message longer than this is taken for a framing error.
 const MAX_MESSAGE: usize = 1 << 30;
@@ -24,10 +28,47 @@ pub fn deadline() -> Duration {
     Duration::from_secs(given.unwrap_or(3))
 }
 
+/// What carries the messages.
+#[derive(Debug)]
+enum Wire {
+    Plain(TcpStream),
+    Tls(Box<TlsStream>),
+    /// A handshake failed.
+    Gone,
+}
+
+impl Read for Wire {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
+            Self::Gone => Err(ErrorKind::NotConnected.into()),
+        }
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
+            Self::Gone => Err(ErrorKind::NotConnected.into()),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.flush(),
+            Self::Tls(stream) => stream.flush(),
+            Self::Gone => Err(ErrorKind::NotConnected.into()),
+        }
+    }
+}
+
 /// One connection.
 #[derive(Debug)]
 pub struct RawClient {
-    stream: TcpStream,
+    stream: Wire,
     port: u16,
     unread: Vec<u8>,
     deadline: Duration,
@@ -57,7 +98,7 @@ impl RawClient {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         Ok(Self {
-            stream,
+            stream: Wire::Plain(stream),
             port,
             unread: Vec::new(),
             deadline: deadline(),
@@ -66,6 +107,38 @@ impl RawClient {
             key: None,
             greeting: Replies::default(),
         })
+    }
+
+    fn socket(&self) -> Result<&TcpStream> {
+        match &self.stream {
+            Wire::Plain(stream) => Ok(stream),
+            Wire::Tls(stream) => Ok(stream.get_ref()),
+            Wire::Gone => bail!("no connection: the handshake failed"),
+        }
+    }
+
+    /// Does a TLS handshake on the connection as it is; ask for it first, or do not (direct TLS).
+    ///
+    /// # Errors
+    /// When it fails; the connection is gone then.
+    pub fn secure(&mut self, offer: &TlsOffer) -> Result<()> {
+        self.socket()?.set_read_timeout(Some(self.deadline))?;
+        match std::mem::replace(&mut self.stream, Wire::Gone) {
+            Wire::Plain(stream) => self.stream = Wire::Tls(Box::new(handshake(stream, offer)?)),
+            Wire::Tls(_) | Wire::Gone => bail!("TLS inside TLS"),
+        }
+        Ok(())
+    }
+
+    /// Asks for TLS, gets it, and does the handshake.
+    ///
+    /// # Errors
+    /// When it is declined or fails.
+    pub fn start_tls(&mut self, offer: &TlsOffer) -> Result<()> {
+        self.send_bytes(&SSL_REQUEST)?;
+        let answer = self.read_byte()?;
+        ensure!(answer == b'S', "{:?} in answer to an SSLRequest", char::from(answer));
+        self.secure(offer)
     }
 
     /// Changes how long each later call may take.
@@ -140,7 +213,7 @@ impl RawClient {
     /// # Errors
     /// When they cannot be written within the deadline.
     pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<()> {
-        self.stream.set_write_timeout(Some(self.deadline))?;
+        self.socket()?.set_write_timeout(Some(self.deadline))?;
         for chunk in bytes.chunks(self.chunk) {
             self.stream.write_all(chunk).context("sending")?;
         }
@@ -251,7 +324,7 @@ impl RawClient {
     /// Reads once; false at the end of the stream.
     fn fill(&mut self, end: Instant) -> Result<bool> {
         let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        self.stream.set_read_timeout(Some(left))?;
+        self.socket()?.set_read_timeout(Some(left))?;
         let mut buffer = [0u8; 65536];
         match self.stream.read(&mut buffer) {
             Ok(0) => Ok(false),
@@ -359,8 +432,9 @@ impl RawClient {
         if !self.unread.is_empty() {
             return Ok(false);
         }
-        self.stream.set_read_timeout(Some(time))?;
-        match self.stream.peek(&mut [0u8; 1]) {
+        let socket = self.socket()?;
+        socket.set_read_timeout(Some(time))?;
+        match socket.peek(&mut [0u8; 1]) {
             Ok(_) => Ok(false),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(true),
             Err(error) => Err(error.into()),
@@ -454,7 +528,7 @@ impl RawClient {
     /// # Errors
     /// When the socket refuses the option.
     pub fn reset(self) -> Result<()> {
-        socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))?;
+        socket2::SockRef::from(self.socket()?).set_linger(Some(Duration::ZERO))?;
         Ok(())
     }
 
@@ -463,7 +537,7 @@ impl RawClient {
     /// # Errors
     /// When the connection is gone.
     pub fn half_close(&self) -> Result<()> {
-        Ok(self.stream.shutdown(Shutdown::Write)?)
+        Ok(self.socket()?.shutdown(Shutdown::Write)?)
     }
 }
 

@@ -418,12 +418,54 @@ impl Cluster {
     /// When it cannot be reloaded.
     pub fn set_auth(&self, node: usize, auth: ServerAuth) -> Result<()> {
         fs::write(self.node(node)?.data().join("pg_hba.conf"), hba(auth))?;
+        self.reload(node)
+    }
+
+    /// Replaces a node's pg_hba.conf by lines for everybody but `postgres`, for new connections.
+    ///
+    /// # Errors
+    /// When it cannot be reloaded.
+    pub fn set_hba(&self, node: usize, lines: &str) -> Result<()> {
+        let text = format!("host all,replication postgres 127.0.0.1/32 trust\n{lines}");
+        fs::write(self.node(node)?.data().join("pg_hba.conf"), text)?;
+        self.reload(node)
+    }
+
+    /// Has a node read its files again.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn reload(&self, node: usize) -> Result<()> {
         let before = self.scalar(node, "SELECT pg_conf_load_time()")?;
         self.sql(node, "SELECT pg_reload_conf()")?;
         let loaded = crate::eventually(Duration::from_secs(5), || {
             self.scalar(node, "SELECT pg_conf_load_time()").is_ok_and(|time| time != before)
         });
         ensure!(loaded, "n{node} did not reload");
+        Ok(())
+    }
+
+    /// Has a node use TLS with a certificate and its key in these files, for new connections.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn set_tls(&self, node: usize, cert: &str, key: &str, ca: Option<&str>) -> Result<()> {
+        let data = self.node(node)?.data();
+        let mut conf = fs::read_to_string(data.join("postgresql.auto.conf"))?;
+        for (from, to) in [(Some(cert), "tls.crt"), (Some(key), "tls.key"), (ca, "tls-ca.crt")] {
+            let Some(from) = from else { continue };
+            let _not_there_yet = fs::remove_file(data.join(to));
+            fs::copy(from, data.join(to))?;
+            self.install.give(&data.join(to))?;
+        }
+        conf.push_str("ssl = on\nssl_cert_file = 'tls.crt'\nssl_key_file = 'tls.key'\n");
+        if ca.is_some() {
+            conf.push_str("ssl_ca_file = 'tls-ca.crt'\n");
+        }
+        fs::write(data.join("postgresql.auto.conf"), conf)?;
+        self.reload(node)?;
+        let on = self.scalar(node, "SELECT setting FROM pg_settings WHERE name = 'ssl'")?;
+        ensure!(on == "on", "n{node} has no TLS\n{}", self.log_tail(node, 20));
         Ok(())
     }
 

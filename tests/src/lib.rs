@@ -17,11 +17,13 @@ pub mod install;
 pub mod login;
 pub mod messages;
 pub mod pgweir;
+pub mod pki;
 pub mod procs;
 pub mod relay;
 pub mod replies;
 pub mod rows;
 pub mod server_log;
+pub mod tls;
 pub mod tools;
 
 pub use client::RawClient;
@@ -29,10 +31,12 @@ pub use cluster::{Cluster, ClusterOptions, ServerAuth, StopMode};
 pub use login::Login;
 pub use messages::{Msgs, msgs};
 pub use pgweir::{ClientAuth, Pgweir, PgweirOptions, is_optimised};
+pub use pki::{Pki, Signature};
 pub use relay::Relay;
 pub use replies::{Replies, Reply};
 pub use rows::{PgError, Rows, sqlstate};
 pub use server_log::Logged;
+pub use tls::TlsOffer;
 pub use tools::{Http, Output, PgbenchReport, http_get, pgbench, psql};
 
 /// Answers the `cluster_name` of the node that runs it: STABLE, so a standby may.

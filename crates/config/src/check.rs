@@ -7,7 +7,7 @@ use crate::sections::{ADMIN_DATABASES, Backend};
 use crate::table::Config;
 use crate::units::duration_text;
 use crate::value::{quote, shorten};
-use crate::words::BackendFlag;
+use crate::words::{BackendFlag, BackendSslMode, Ssl};
 use crate::yaml::{Node, Step};
 
 /// The kernel's `sun_path` holds this many bytes, the final zero included.
@@ -82,6 +82,8 @@ pub(crate) fn conflicts(config: &Config) -> Vec<Conflict> {
     connections(config, &mut all);
     admin_names(config, &mut all);
     redirects(config, &mut all);
+    tls(config, &mut all);
+    lookups(config, &mut all);
     if config.sr_check_min_period > config.sr_check_period {
         let found = duration_text(config.sr_check_min_period);
         let most = duration_text(config.sr_check_period);
@@ -217,6 +219,39 @@ fn connections(config: &Config, all: &mut Vec<Conflict>) {
             all.push(conflict.at_item(index).at_name("max_connections"));
         }
     }
+}
+
+/// A query without somebody to run it.
+fn lookups(config: &Config, all: &mut Vec<Conflict>) {
+    let keys: &[&str] = &["auth_query", "auth_user"];
+    match (&config.auth_query, &config.auth_user) {
+        (Some(_), None) => all.push(Conflict::new(keys, "a query", "auth_user as well")),
+        (Some(query), Some(_)) if !query.contains("$1") => {
+            all.push(Conflict::new(keys, shorten(query), "a query with $1 for the user's name"));
+        }
+        _ => {}
+    }
+}
+
+/// A mode without the files that it cannot do without, or half of a pair of files.
+fn tls(config: &Config, all: &mut Vec<Conflict>) {
+    let mut need = |met: bool, keys: &'static [&'static str], found: &str, expected: &str| {
+        if !met {
+            all.push(Conflict::new(keys, found, expected));
+        }
+    };
+    let mode = config.ssl.as_str();
+    let off = config.ssl == Ssl::Off;
+    need(off || config.ssl_cert.is_some(), &["ssl"], mode, "off, or ssl_cert as well");
+    need(off || config.ssl_key.is_some(), &["ssl"], mode, "off, or ssl_key as well");
+    let orphan = config.ssl_crl_file.is_some() && config.ssl_ca_cert.is_none();
+    need(!orphan, &["ssl_crl_file"], "a list of revoked certificates", "ssl_ca_cert as well");
+    let mode = config.backend_sslmode;
+    let verifies = matches!(mode, BackendSslMode::VerifyCa | BackendSslMode::VerifyFull);
+    let met = !verifies || config.backend_ssl_root_cert.is_some();
+    need(met, &["backend_sslmode"], mode.as_str(), "backend_ssl_root_cert as well");
+    let pair = config.backend_ssl_cert.is_some() == config.backend_ssl_key.is_some();
+    need(pair, &["backend_ssl_cert", "backend_ssl_key"], "one of the two", "both or none");
 }
 
 fn admin_names(config: &Config, all: &mut Vec<Conflict>) {

@@ -2,9 +2,11 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use crate::error::{ConfigError, ConfigErrors, Warning};
+use crate::hba::Interface;
 
 /// The largest configuration file that is read.
 pub(crate) const MAX_CONFIG_BYTES: u64 = 1 << 20;
@@ -55,4 +57,20 @@ pub(crate) fn warn_if_public(path: &Path, key: &str) -> Option<Warning> {
         key: key.to_owned(),
         message: format!("everybody on this machine may read it (mode {:04o}); chmod 600 it", mode & 0o777),
     })
+}
+
+/// This machine's addresses and their networks; none when the system does not tell.
+pub(crate) fn interfaces() -> Vec<Interface> {
+    use nix::ifaddrs::getifaddrs;
+    use nix::sys::socket::SockaddrStorage;
+    let ip = |address: Option<SockaddrStorage>| -> Option<IpAddr> {
+        let address = address?;
+        let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+    };
+    let all = getifaddrs().into_iter().flatten();
+    all.filter_map(|interface| {
+        Some(Interface { address: ip(interface.address)?, mask: ip(interface.netmask)? })
+    })
+    .collect()
 }

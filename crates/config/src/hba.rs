@@ -1,11 +1,16 @@
 //! Who may come in and how: rules in the grammar of pg_hba.conf (`pool_hba_file`).
 //!
 //! The first rule that matches decides; none is a refusal. A file is taken whole or refused whole: what this
-//! version cannot evaluate (other methods, options, groups, host names, `samehost`, files) is an error at its
-//! line, never a rule that silently does not match.
+//! version cannot evaluate (other methods and options, host names, included rules) is an error at its line, never a
+//! rule that silently does not match.
 
+pub(crate) mod ident;
+mod options;
 mod parse;
-mod token;
+pub(crate) mod token;
+
+pub use ident::IdentMaps;
+pub use options::{CertName, ClientCert, Ldap, LdapScheme, Options, Pam};
 
 use std::net::IpAddr;
 
@@ -41,6 +46,14 @@ pub enum Method {
     Md5,
     /// By SCRAM-SHA-256.
     ScramSha256,
+    /// By the certificate that it showed over TLS.
+    Cert,
+    /// By the operating system's word on a Unix socket.
+    Peer,
+    /// By its password, which a directory checks.
+    Ldap,
+    /// By its password, which the system's modules check.
+    Pam,
 }
 
 impl Method {
@@ -53,6 +66,10 @@ impl Method {
             Self::Password => "password",
             Self::Md5 => "md5",
             Self::ScramSha256 => "scram-sha-256",
+            Self::Cert => "cert",
+            Self::Peer => "peer",
+            Self::Ldap => "ldap",
+            Self::Pam => "pam",
         }
     }
 }
@@ -100,6 +117,8 @@ enum Databases {
     /// Every database, but not physical replication.
     All,
     SameUser,
+    /// The user is a member of the role that is called as the database.
+    SameRole,
     Replication,
     Item(Items),
 }
@@ -107,12 +126,49 @@ enum Databases {
 #[derive(Debug, Clone, PartialEq)]
 enum Names {
     All,
+    /// Members of this role, directly or not.
+    Group(String),
     Item(Items),
+}
+
+/// A network of this machine, or one of its addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interface {
+    /// The address.
+    pub address: IpAddr,
+    /// Its network's mask, of the same family.
+    pub mask: IpAddr,
+}
+
+/// Who wants to come in.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// How it came.
+    pub conn: &'a ConnKind,
+    /// To which database.
+    pub database: &'a str,
+    /// As whom.
+    pub user: &'a str,
+    /// Physical replication, which only the keyword `replication` admits; logical replication connects to a database
+    /// and counts as that.
+    pub replication: bool,
+    /// The roles that the user is a member of, itself included.
+    pub groups: &'a [String],
+}
+
+impl Request<'_> {
+    fn is_in(&self, group: &str) -> bool {
+        self.groups.iter().any(|own| own == group)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Addresses {
     All,
+    /// An address of this machine.
+    SameHost,
+    /// A network of this machine.
+    SameNet,
     /// Both of one family.
     Net {
         address: IpAddr,
@@ -121,19 +177,25 @@ enum Addresses {
 }
 
 impl Addresses {
-    fn contains(self, client: IpAddr) -> bool {
+    fn contains(self, client: IpAddr, own: &[Interface]) -> bool {
         match self {
             Self::All => true,
-            Self::Net { address, mask } => match (address, mask, client) {
-                (IpAddr::V4(address), IpAddr::V4(mask), IpAddr::V4(client)) => {
-                    (address.to_bits() ^ client.to_bits()) & mask.to_bits() == 0
-                }
-                (IpAddr::V6(address), IpAddr::V6(mask), IpAddr::V6(client)) => {
-                    (address.to_bits() ^ client.to_bits()) & mask.to_bits() == 0
-                }
-                _ => false,
-            },
+            Self::SameHost => own.iter().any(|interface| interface.address == client),
+            Self::SameNet => own.iter().any(|interface| is_within(client, interface.address, interface.mask)),
+            Self::Net { address, mask } => is_within(client, address, mask),
         }
+    }
+}
+
+fn is_within(client: IpAddr, address: IpAddr, mask: IpAddr) -> bool {
+    match (address, mask, client) {
+        (IpAddr::V4(address), IpAddr::V4(mask), IpAddr::V4(client)) => {
+            (address.to_bits() ^ client.to_bits()) & mask.to_bits() == 0
+        }
+        (IpAddr::V6(address), IpAddr::V6(mask), IpAddr::V6(client)) => {
+            (address.to_bits() ^ client.to_bits()) & mask.to_bits() == 0
+        }
+        _ => false,
     }
 }
 
@@ -144,6 +206,8 @@ pub struct Rule {
     pub line: usize,
     /// The method for whom it matches.
     pub method: Method,
+    /// What stands behind the method.
+    pub options: Options,
     transport: Transport,
     databases: Vec<Databases>,
     users: Vec<Names>,
@@ -151,14 +215,26 @@ pub struct Rule {
 }
 
 impl Rule {
-    fn matches(&self, conn: &ConnKind, database: &str, user: &str, replication: bool) -> bool {
+    /// Whether it is for connections over TLS only.
+    #[must_use]
+    pub fn needs_tls(&self) -> bool {
+        self.transport == Transport::Tls
+    }
+
+    fn uses_groups(&self) -> bool {
+        self.users.iter().any(|name| matches!(name, Names::Group(_)))
+            || self.databases.contains(&Databases::SameRole)
+    }
+
+    fn matches(&self, request: &Request<'_>, own: &[Interface]) -> bool {
+        let Request { conn, database, user, replication, .. } = *request;
         let transport = match (self.transport, conn) {
             (Transport::Local, ConnKind::Local) => true,
             // A dual-stack socket tells IPv4 clients as ::ffff:a.b.c.d; rules are written for the former.
             (Transport::Any, ConnKind::Tcp { addr, .. })
             | (Transport::Tls, ConnKind::Tcp { tls: true, addr })
             | (Transport::NoTls, ConnKind::Tcp { tls: false, addr }) => {
-                self.addresses.contains(addr.to_canonical())
+                self.addresses.contains(addr.to_canonical(), own)
             }
             _ => false,
         };
@@ -167,10 +243,12 @@ impl Rule {
             _ if replication => false,
             Databases::All => true,
             Databases::SameUser => database == user,
+            Databases::SameRole => request.is_in(database),
             Databases::Item(item) => item.matches(database),
         };
         let by_user = |wanted: &Names| match wanted {
             Names::All => true,
+            Names::Group(group) => request.is_in(group),
             Names::Item(item) => item.matches(user),
         };
         transport && self.databases.iter().any(to_database) && self.users.iter().any(by_user)
@@ -179,7 +257,14 @@ impl Rule {
 
 /// The rules in their order. The empty set, which is the default, lets nobody in.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Rules(Vec<Rule>);
+pub struct Rules {
+    rules: Vec<Rule>,
+    /// For `samehost` and `samenet`.
+    own: Vec<Interface>,
+}
+
+/// Reads a file that rules name by `@name`, or tells why not.
+pub(crate) type ReadFile<'a> = &'a dyn Fn(&str) -> Result<String, String>;
 
 impl Rules {
     /// Reads rules; `origin` is the file in errors.
@@ -187,10 +272,15 @@ impl Rules {
     /// # Errors
     /// Everything that is wrong, by line and field.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigErrors> {
+        Self::parse_with(text, origin, &|_| Err("a file that cannot be read here".to_owned()))
+    }
+
+    /// As [`Rules::parse`]; `read` reads the files that names stand in.
+    pub(crate) fn parse_with(text: &str, origin: &str, read: ReadFile<'_>) -> Result<Self, ConfigErrors> {
         let (mut rules, mut errors) = (Vec::new(), Vec::new());
         for line in token::lines(text) {
             let number = line.number;
-            match parse::rule(line) {
+            match parse::rule(line, read) {
                 Ok(rule) => rules.push(rule),
                 Err((field, found, expected)) => {
                     let error = files::error(origin, Some(number), &found, &expected);
@@ -198,14 +288,37 @@ impl Rules {
                 }
             }
         }
-        if errors.is_empty() { Ok(Self(rules)) } else { Err(ConfigErrors::new(errors)) }
+        if errors.is_empty() { Ok(Self { rules, own: Vec::new() }) } else { Err(ConfigErrors::new(errors)) }
     }
 
-    /// The first rule that matches; none is a refusal. `replication` is for physical replication, which only
-    /// the keyword `replication` admits; logical replication connects to a database and counts as that.
+    /// With this machine's addresses, for `samehost` and `samenet`.
+    #[must_use]
+    pub fn at(mut self, own: Vec<Interface>) -> Self {
+        self.own = own;
+        self
+    }
+
+    /// The first rule that matches; none is a refusal.
+    #[must_use]
+    pub fn find_for(&self, request: &Request<'_>) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.matches(request, &self.own))
+    }
+
+    /// As [`Rules::find_for`], for a user who is a member of no role.
     #[must_use]
     pub fn find(&self, conn: &ConnKind, database: &str, user: &str, replication: bool) -> Option<&Rule> {
-        self.0.iter().find(|rule| rule.matches(conn, database, user, replication))
+        self.find_for(&Request { conn, database, user, replication, groups: &[] })
+    }
+
+    /// Whether a rule depends on the roles that a user is a member of.
+    #[must_use]
+    pub fn uses_groups(&self) -> bool {
+        self.rules.iter().any(Rule::uses_groups)
+    }
+
+    /// Every rule, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.iter()
     }
 }
 

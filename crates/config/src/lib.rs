@@ -18,6 +18,7 @@ mod load;
 mod own;
 mod pattern;
 mod plan;
+pub mod pool_key;
 mod render;
 pub mod secrets;
 mod sections;
@@ -43,5 +44,5 @@ pub use table::{Config, KEYS};
 pub use value::{HostPort, Limits, Masked};
 pub use words::{
     BackendFlag, BackendSslMode, ClusteringMode, Consistency, DisableLoadBalanceOnWrite, FailoverMode,
-    LoadBalance, LogDestination, LogFormat, LogLevel, PoolMode, SessionState,
+    LoadBalance, LogDestination, LogFormat, LogLevel, PoolMode, SessionState, Ssl,
 };

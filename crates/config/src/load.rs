@@ -7,10 +7,12 @@ use crate::check::{self, Conflict};
 use crate::error::{ConfigError, ConfigErrors, MAX_ERRORS, Sink, Warning};
 use crate::files;
 use crate::fill::{fill, read_defaults};
-use crate::hba::Rules;
+use crate::hba::{IdentMaps, Rules};
+use crate::pool_key::PoolKey;
 use crate::secrets::Passwords;
 use crate::table::{Config, KEYS};
 use crate::value::{Limits, describe, read_list};
+use crate::words::Ssl;
 use crate::yaml::{self, Node, Step};
 
 /// Includes inside includes go this deep.
@@ -61,6 +63,16 @@ pub fn parse(text: &str, origin: &str) -> Result<Config, ConfigErrors> {
     let mut config = loader.settings();
     config.hba = config.enable_pool_hba.then(Rules::default);
     loader.finish(config)
+}
+
+/// Rules, the names in files beside them, and this machine's addresses.
+fn read_rules(path: &Path) -> Result<Rules, ConfigErrors> {
+    let text = files::read(path, files::MAX_SIDE_BYTES)?;
+    let beside = path.parent().unwrap_or(Path::new("/"));
+    let read = |name: &str| {
+        files::read(&beside.join(name), files::MAX_SIDE_BYTES).map_err(|errors| errors.to_string())
+    };
+    Ok(Rules::parse_with(&text, &path.display().to_string(), &read)?.at(files::interfaces()))
 }
 
 /// One file's text and the entries of its mapping.
@@ -216,22 +228,84 @@ impl Loader {
         if !given("unix_socket_directories") {
             config.unix_socket_directories.retain(|directory| Path::new(directory).is_dir());
         }
+        let key = config.pool_key_file.as_deref().map(PoolKey::read).transpose();
+        let key = key.unwrap_or_else(|errors| {
+            self.refuse_side("pool_key_file", errors);
+            None
+        });
+        self.warnings.extend(
+            config.pool_key_file.as_deref().and_then(|path| files::warn_if_public(path, "pool_key_file")),
+        );
         if given("pool_passwd") || config.pool_passwd.exists() {
-            let read = files::read(&config.pool_passwd, files::MAX_SIDE_BYTES)
-                .and_then(|text| Passwords::parse(&text, &config.pool_passwd.display().to_string()));
+            let read = files::read(&config.pool_passwd, files::MAX_SIDE_BYTES).and_then(|text| {
+                Passwords::parse_with(&text, &config.pool_passwd.display().to_string(), key.as_ref())
+            });
             match read {
                 Ok(secrets) => config.secrets = secrets,
-                Err(errors) => self.errors.extend(errors.into_vec()),
+                Err(errors) => self.refuse_side("pool_passwd", errors),
             }
             self.warnings.extend(files::warn_if_public(&config.pool_passwd, "pool_passwd"));
         }
         if config.enable_pool_hba {
-            let read = files::read(&config.pool_hba_file, files::MAX_SIDE_BYTES)
-                .and_then(|text| Rules::parse(&text, &config.pool_hba_file.display().to_string()));
-            match read {
+            match read_rules(&config.pool_hba_file) {
                 Ok(rules) => config.hba = Some(rules),
-                Err(errors) => self.errors.extend(errors.into_vec()),
+                Err(errors) => self.refuse_side("pool_hba_file", errors),
             }
+        }
+        if given("pool_ident_file") || config.pool_ident_file.exists() {
+            let read = files::read(&config.pool_ident_file, files::MAX_SIDE_BYTES)
+                .and_then(|text| IdentMaps::parse(&text, &config.pool_ident_file.display().to_string()));
+            match read {
+                Ok(idents) => config.idents = idents,
+                Err(errors) => self.refuse_side("pool_ident_file", errors),
+            }
+        }
+        self.warn(config);
+    }
+
+    /// Errors of a file that `key` names; those about no field of a line are about the key.
+    fn refuse_side(&mut self, key: &str, errors: ConfigErrors) {
+        self.errors.extend(errors.into_vec().into_iter().map(|mut error| {
+            if error.key.is_empty() {
+                key.clone_into(&mut error.key);
+            }
+            error
+        }));
+    }
+
+    /// What is allowed and will not do what its author may think.
+    fn warn(&mut self, config: &Config) {
+        let file = config.pool_hba_file.display().to_string();
+        let rules = config.hba.iter().flat_map(Rules::iter);
+        for rule in rules.filter(|rule| rule.needs_tls() && config.ssl == Ssl::Off) {
+            let message = "the rule matches nobody: ssl is off".to_owned();
+            self.warnings.push(Warning {
+                file: file.clone(),
+                line: Some(rule.line),
+                key: "type".to_owned(),
+                message,
+            });
+        }
+        let has_file = config.given.contains("pool_passwd") || config.pool_passwd.exists();
+        if has_file && config.secrets.users().next().is_none() && config.auth_query.is_none() {
+            self.warnings.push(Warning {
+                file: config.pool_passwd.display().to_string(),
+                line: None,
+                key: "pool_passwd".to_owned(),
+                message: "the file holds no secret: nobody can log in by password".to_owned(),
+            });
+        }
+        let user = &config.sr_check_user;
+        if config.sr_check_password.is_none() && config.secrets.get(user).is_none() {
+            let message = format!(
+                "no password for {user}: set sr_check_password or add it to pool_passwd, unless the nodes ask for none"
+            );
+            self.warnings.push(Warning {
+                file: self.origin.clone(),
+                line: None,
+                key: "sr_check_user".to_owned(),
+                message,
+            });
         }
     }
 

@@ -64,17 +64,24 @@ admin database and cannot be entries.
 ## pool_hba.conf
 
 The grammar of pg_hba.conf: `local`, `host`, `hostssl`, `hostnossl`, `hostgssenc` (which matches nobody) and
-`hostnogssenc`; databases and users as comma lists of names, `all`, `sameuser`, `replication` and `/regular
-expressions` (the syntax of Rust's regex crate); quotes make a keyword a name; addresses as `all`, `10.0.0.0/8`
-or address and mask. Methods: `trust`, `reject`, `password`, `md5`, `scram-sha-256`. The first line that matches
-decides, no line is a refusal. What this version cannot evaluate is refused at its line: other methods, options,
-`+group`, `samerole`, host names, `samehost`, `samenet`, `@file`, `include`. etc/pool_hba.conf.sample is a start.
+`hostnogssenc`; databases and users as comma lists of names, `all`, `sameuser`, `samerole`, `replication`, `+group`,
+`@file` (beside the rules) and `/regular expressions` (the syntax of Rust's regex crate); quotes make a keyword a
+name; addresses as `all`, `samehost`, `samenet`, `10.0.0.0/8` or address and mask. Methods: `trust`, `reject`,
+`password`, `md5`, `scram-sha-256` (with channel binding over TLS), `cert`, `peer` and `ldap` with PostgreSQL's
+options; `clientcert=verify-ca|verify-full` and `clientname=CN|DN` on `hostssl` lines. The first line that matches
+decides, no line is a refusal. Memberships (`+group`, `samerole`) are asked of a node as `sr_check_user` and remembered
+for `auth_query_cache_period`. What this version cannot evaluate is refused at its line: other methods and options, host
+names, `include`. etc/pool_hba.conf.sample is a start.
+
+`map=NAME` of `cert` and `peer` is a map of `pool_ident_file`, whose lines are those of pg_ident.conf: map, outside name
+(or `/regex` with a group for `\\1`), user (or `all`, `+group`, `/regex`). Without a map the two names must be equal.
 
 ## pool_passwd
 
 Lines `user:secret`; a user with a colon in its name goes in double quotes, `\"a:b\":secret`, a quote in it is
-doubled. The secret is `TEXT` and the password, `md5` and 32 hexadecimal digits, or the verifier
-`SCRAM-SHA-256$...` that PostgreSQL keeps in `pg_authid`. `AES...` is refused by this version. `pgweir passwd USER`
+doubled. The secret is `TEXT` and the password, `md5` and 32 hexadecimal digits, the verifier `SCRAM-SHA-256$...` that
+PostgreSQL keeps in `pg_authid`, or `AES` and the password encrypted with the key in `pool_key_file` (Pgpool-II's
+format). `pgweir passwd USER`
 makes a line. Nobody else should be able to read the file.
 ";
 

@@ -15,6 +15,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 use crate::error::{ConfigError, ConfigErrors};
 use crate::files;
+use crate::pool_key::PoolKey;
 use crate::value::{Masked, is_clean, shorten};
 
 /// What is known of a user's password.
@@ -37,6 +38,14 @@ pub enum Secret {
     },
 }
 
+impl Secret {
+    /// What a server stores (`pg_authid.rolpassword`), or `TEXT` and the password; `None` when it is neither.
+    #[must_use]
+    pub fn stored(text: &str) -> Option<Self> {
+        parse_secret(text, None).ok()
+    }
+}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -57,12 +66,22 @@ impl Passwords {
     /// # Errors
     /// Everything that is wrong, by line; never the secrets.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigErrors> {
+        Self::parse_with(text, origin, None)
+    }
+
+    /// As [`Passwords::parse`]; `key` opens AES secrets, which are plain passwords then.
+    ///
+    /// # Errors
+    /// As [`Passwords::parse`].
+    pub fn parse_with(text: &str, origin: &str, key: Option<&PoolKey>) -> Result<Self, ConfigErrors> {
+        // An editor's byte order mark is no part of the first user.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let (mut secrets, mut errors) = (BTreeMap::new(), Vec::new());
         for (index, line) in text.lines().enumerate() {
             if line.trim().is_empty() || line.starts_with('#') {
                 continue;
             }
-            match parse_line(line) {
+            match parse_line(line, key) {
                 Ok((user, _)) if secrets.contains_key(&user) => {
                     errors.push((index, "user", format!("a second line for {}", shorten(&user)), EACH_ONCE));
                 }
@@ -96,15 +115,17 @@ impl Passwords {
 
 const EACH_ONCE: &str = "each user once";
 const USER: &str = "user:secret, the user in double quotes when it has a colon or a quote in it";
-const KINDS: &str = "TEXT and the password, md5 and 32 hexadecimal digits, or a SCRAM-SHA-256 verifier";
+const KINDS: &str = "TEXT and the password, md5 and 32 hexadecimal digits, a SCRAM-SHA-256 verifier, or AES and a password in AES";
 const MD5: &str = "md5 and 32 hexadecimal digits";
 const SCRAM: &str =
-    "SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>, all but the number in base64";
+    "SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>, at most a million and the rest in base64";
+/// More would let one login hold a core for longer than the others can wait (the client's side has the same bound).
+const MAX_ITERATIONS: u32 = 1_000_000;
 
 /// Field, found, expected.
 type Refused = (&'static str, &'static str, &'static str);
 
-fn parse_line(line: &str) -> Result<(String, Secret), Refused> {
+fn parse_line(line: &str, key: Option<&PoolKey>) -> Result<(String, Secret), Refused> {
     let (user, secret) = match line.strip_prefix('"') {
         Some(rest) => quoted_user(rest)?,
         None => {
@@ -115,7 +136,7 @@ fn parse_line(line: &str) -> Result<(String, Secret), Refused> {
     if !is_clean(&user) {
         return Err(("user", "an empty or unusable name", USER));
     }
-    Ok((user, parse_secret(secret)?))
+    Ok((user, parse_secret(secret, key)?))
 }
 
 /// The text up to the closing quote, and what follows its colon.
@@ -133,7 +154,7 @@ fn quoted_user(text: &str) -> Result<(String, &str), Refused> {
     }
 }
 
-fn parse_secret(text: &str) -> Result<Secret, Refused> {
+fn parse_secret(text: &str, key: Option<&PoolKey>) -> Result<Secret, Refused> {
     if let Some(password) = text.strip_prefix("TEXT") {
         if !is_clean(password) {
             return Err(("secret", "TEXT without a usable password", KINDS));
@@ -146,12 +167,12 @@ fn parse_secret(text: &str) -> Result<Secret, Refused> {
     if let Some(verifier) = text.strip_prefix("SCRAM-SHA-256$") {
         return scram(verifier).ok_or(("secret", "SCRAM-SHA-256 and something else", SCRAM));
     }
-    if text.starts_with("AES") {
-        return Err((
-            "secret",
-            "an AES secret",
-            "another kind: AES secrets need pool_key_file, which is not supported by this version",
-        ));
+    if let Some(encrypted) = text.strip_prefix("AES") {
+        let key = key.ok_or(("secret", "an AES secret", "pool_key_file to be set, for AES secrets"))?;
+        let password = key.decrypt(encrypted).filter(|password| is_clean(password));
+        let wrong =
+            ("secret", "an AES secret that the key does not open", "one made with pool_key_file's key");
+        return password.map(|password| Secret::Plain(Masked::new(&password))).ok_or(wrong);
     }
     Err(("secret", "a secret of no known kind", KINDS))
 }
@@ -171,8 +192,7 @@ fn scram(text: &str) -> Option<Secret> {
     let (rounds, keys) = text.split_once('$')?;
     let (iterations, salt) = rounds.split_once(':')?;
     let (stored, server) = keys.split_once(':')?;
-    let iterations =
-        iterations.parse::<u32>().ok().filter(|rounds| (1..=i32::MAX.unsigned_abs()).contains(rounds))?;
+    let iterations = iterations.parse::<u32>().ok().filter(|rounds| (1..=MAX_ITERATIONS).contains(rounds))?;
     let salt = BASE64.decode(salt).ok().filter(|salt| !salt.is_empty())?;
     let key = |text: &str| BASE64.decode(text).ok().and_then(|key| <[u8; 32]>::try_from(key).ok());
     Some(Secret::ScramVerifier { iterations, salt, stored_key: key(stored)?, server_key: key(server)? })
@@ -247,10 +267,7 @@ mod tests {
             ("a:md5secret", "secret: found md5 and something else"),
             ("a:md5000102030405060708090a0b0c0d0e0", "secret: found md5"),
             ("a:md5000102030405060708090a0b0c0d0e0f00", "secret: found md5"),
-            (
-                "a:AESsecret",
-                "secret: found an AES secret, expected another kind: AES secrets need pool_key_file",
-            ),
+            ("a:AESsecret", "secret: found an AES secret, expected pool_key_file to be set"),
             ("a:SCRAM-SHA-256$secret", "secret: found SCRAM-SHA-256 and something else"),
             ("a:SCRAM-SHA-256$0:c2FsdA==$c2FsdA==:c2FsdA==", "secret: found SCRAM-SHA-256"),
             ("a:SCRAM-SHA-256$4096:c2FsdA==$c2FsdA==:c2FsdA==", "secret: found SCRAM-SHA-256"),
@@ -260,6 +277,25 @@ mod tests {
             assert!(told_whole.starts_with(&format!("pool_passwd:2: {told}")), "{line}: {told_whole}");
             assert!(!told_whole.contains("TEXTsecret") && !told_whole.contains("5secret"), "{told_whole}");
         }
+    }
+
+    #[test]
+    fn aes_secrets_are_opened_with_the_key_only() {
+        let key = PoolKey::new("the key");
+        let line = format!("a:AES{}", key.encrypt("s:e c"));
+        let read = Passwords::parse_with(&line, "pool_passwd", Some(&key)).unwrap();
+        assert_eq!(read.get("a"), Some(&plain("s:e c")));
+        let other = Passwords::parse_with(&line, "pool_passwd", Some(&PoolKey::new("another")));
+        let told = other.unwrap_err().to_string();
+        assert!(
+            told.contains("pool_passwd:1: secret: found an AES secret that the key does not open"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_byte_order_mark_and_line_ends_of_elsewhere_are_no_part_of_it() {
+        assert_eq!(parse("\u{feff}a:TEXTb\r\nc:TEXTd\r\n").get("a"), Some(&plain("b")));
     }
 
     #[test]

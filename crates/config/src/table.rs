@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::Warning;
-use crate::hba::Rules;
+use crate::hba::{IdentMaps, Rules};
 use crate::key::table;
 use crate::pattern::{Pattern, Redirect};
 use crate::secrets::Passwords;
@@ -17,7 +17,7 @@ use crate::units::Unit::{Bytes, Hours, Milliseconds, Minutes, Octal, Seconds};
 use crate::value::{HostPort, Limits, Masked, Off};
 use crate::words::{
     BackendSslMode, ClusteringMode, Consistency, DisableLoadBalanceOnWrite, FailoverMode, LoadBalance,
-    LogDestination, LogFormat, LogLevel, PoolMode, SessionState,
+    LogDestination, LogFormat, LogLevel, PoolMode, SessionState, Ssl,
 };
 
 const HOUR: u64 = 3_600_000;
@@ -32,6 +32,8 @@ table! {
         /// The rules of `pool_hba_file`; `None` exactly when `enable_pool_hba` is off. After [`crate::parse`],
         /// which reads no files, they are empty and so let nobody in.
         pub hba: Option<Rules> = None;
+        /// What `pool_ident_file` holds; empty after [`crate::parse`].
+        pub idents: IdentMaps = IdentMaps::default();
         /// What `pool_passwd` holds; empty after [`crate::parse`].
         pub secrets: Passwords = Passwords::default();
         /// What was accepted and will not do what its author may think.
@@ -67,15 +69,15 @@ table! {
         /// The PostgreSQL servers; the order in the list is the node id, from 0. Each is a mapping, see
         /// "A node of `backends`".
         backends: Vec<Backend>, Limits::none(), "", Reload, Active;
-        /// TLS towards the nodes. In this version `disable`, `allow` and `prefer` all mean plain text, and the
-        /// modes that would promise more are refused.
+        /// TLS towards nodes that are reached over TCP: libpq's six modes. `require` with `backend_ssl_root_cert` is
+        /// `verify-ca`, as there.
         backend_sslmode: BackendSslMode, Limits::none(), "prefer", Reload, Active;
         /// Certificates of the authorities that sign the nodes' certificates.
-        backend_ssl_root_cert: Option<PathBuf>, Limits::none(), "null", Reload, Reserved;
+        backend_ssl_root_cert: Option<PathBuf>, Limits::none(), "null", Reload, Active;
         /// The certificate shown to the nodes.
-        backend_ssl_cert: Option<PathBuf>, Limits::none(), "null", Reload, Reserved;
+        backend_ssl_cert: Option<PathBuf>, Limits::none(), "null", Reload, Active;
         /// The key of `backend_ssl_cert`.
-        backend_ssl_key: Option<PathBuf>, Limits::none(), "null", Reload, Reserved;
+        backend_ssl_key: Option<PathBuf>, Limits::none(), "null", Reload, Active;
         /// How long a connection to a node may take, login included.
         connect_timeout: Duration, Limits::of(Seconds, 10, HOUR), "10s", Reload, Active;
         /// Idle time before the kernel probes a TCP connection, of clients and of nodes.
@@ -143,27 +145,33 @@ table! {
         enable_pool_hba: bool, Limits::none(), "off", Reload, Active;
         /// The file with the rules, in the grammar of pg_hba.conf; beside the configuration file unless absolute.
         pool_hba_file: PathBuf, Limits::none(), "pool_hba.conf", Reload, Active;
-        /// The file with lines `user:secret`, secret being `TEXT...`, `md5...` or `SCRAM-SHA-256$...`; beside
-        /// the configuration file unless absolute. The default file may be missing.
+        /// The file with maps between outside names and users for `cert` and `peer`, in the grammar of pg_ident.conf;
+        /// beside the configuration file unless absolute. The default file may be missing.
+        pool_ident_file: PathBuf, Limits::none(), "pool_ident.conf", Reload, Active;
+        /// The file with lines `user:secret`, secret being `TEXT...`, `md5...`, `SCRAM-SHA-256$...` or `AES...`;
+        /// beside the configuration file unless absolute. The default file may be missing.
         pool_passwd: PathBuf, Limits::none(), "pool_passwd", Reload, Active;
-        /// The file with the key for `AES...` secrets.
-        pool_key_file: Option<PathBuf>, Limits::none(), "null", Restart, Reserved;
-        /// The query for users who are not in `pool_passwd`: takes `$1` = user, returns user and secret.
-        auth_query: Option<String>, Limits::none(), "null", Reload, Unsupported;
-        /// The user who runs `auth_query`.
-        auth_user: Option<String>, Limits::none(), "null", Reload, Reserved;
-        /// The database in which `auth_query` runs.
-        auth_dbname: Option<String>, Limits::none(), "null", Reload, Reserved;
-        /// Whether clients may use TLS.
-        ssl: bool, Limits::none(), "off", Reload, Unsupported;
-        /// The certificate shown to clients.
-        ssl_cert: Option<PathBuf>, Limits::none(), "null", Reload, Reserved;
-        /// The key of `ssl_cert`.
-        ssl_key: Option<PathBuf>, Limits::none(), "null", Reload, Reserved;
-        /// Certificates of the authorities that sign clients' certificates.
-        ssl_ca_cert: Option<PathBuf>, Limits::none(), "null", Reload, Reserved;
+        /// The file with the key for `AES...` secrets, on its first line.
+        pool_key_file: Option<PathBuf>, Limits::none(), "null", Reload, Active;
+        /// The query for users who are not in `pool_passwd`: takes `$1` = user, returns user and secret. See
+        /// docs/security.md for one that honours expired and locked roles.
+        auth_query: Option<String>, Limits::none(), "null", Reload, Active;
+        /// The user who runs `auth_query`; its secret is in `pool_passwd`.
+        auth_user: Option<String>, Limits::none(), "null", Reload, Active;
+        /// The database in which `auth_query` runs; unset, `sr_check_database`.
+        auth_dbname: Option<String>, Limits::none(), "null", Reload, Active;
+        /// How long an answer of `auth_query` is used, "no such user" included; 0 asks at each login.
+        auth_query_cache_period: Duration, Limits::of(Seconds, 0, DAY), "10s", Reload, Active;
+        /// Whether clients that come over TCP may (`allow`, or `on`) or must (`require`) use TLS.
+        ssl: Ssl, Limits::none(), "off", Reload, Active;
+        /// The certificate shown to clients, and behind it in the file those between it and its authority.
+        ssl_cert: Option<PathBuf>, Limits::none(), "null", Reload, Active;
+        /// The key of `ssl_cert`, without a passphrase; nobody else may read it.
+        ssl_key: Option<PathBuf>, Limits::none(), "null", Reload, Active;
+        /// Certificates of the authorities that sign clients' certificates; without it clients are asked for none.
+        ssl_ca_cert: Option<PathBuf>, Limits::none(), "null", Reload, Active;
         /// Client certificates that are no longer valid.
-        ssl_crl_file: Option<PathBuf>, Limits::none(), "null", Reload, Reserved;
+        ssl_crl_file: Option<PathBuf>, Limits::none(), "null", Reload, Active;
         /// Users who may use the admin database for everything.
         admin_users: Vec<String>, Limits::none(), "[]", Reload, Active;
         /// Users who may use the admin database for looking only.

@@ -58,6 +58,9 @@ fn read_word<T: Copy>(words: &[(&str, T)], refused: &[&str], node: &Node, sink: 
         Node::Bool(false) => "off",
         _ => "",
     };
+    // `ssl: on` is what everybody tries first.
+    let allow_too = text == "on" && words.iter().all(|(word, _)| *word != "on");
+    let text = if allow_too && words.iter().any(|(word, _)| *word == "off") { "allow" } else { text };
     if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
         return Some(*value);
     }
@@ -87,7 +90,7 @@ words! {
         AlwaysPrimary = "ALWAYS_PRIMARY",
     }
 
-    /// TLS towards the nodes; in this version all three mean plain text.
+    /// TLS towards the nodes: libpq's `sslmode`.
     BackendSslMode {
         /// Never.
         Disable = "disable",
@@ -95,7 +98,23 @@ words! {
         Allow = "allow",
         /// When the node can.
         #[default] Prefer = "prefer",
-    }; except { "require", "verify-ca", "verify-full" }
+        /// Always; with `backend_ssl_root_cert` as `verify-ca`.
+        Require = "require",
+        /// Always, with a certificate that an authority signed.
+        VerifyCa = "verify-ca",
+        /// As `verify-ca`, and the certificate is for the name of the node.
+        VerifyFull = "verify-full",
+    }
+
+    /// TLS towards clients that come over TCP.
+    Ssl {
+        /// They cannot have it.
+        #[default] Off = "off",
+        /// They may; `on` is the same.
+        Allow = "allow",
+        /// They must.
+        Require = "require",
+    }
 
     /// How long a session keeps its backend.
     PoolMode {

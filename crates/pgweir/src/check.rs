@@ -14,6 +14,7 @@ pub(crate) fn check(file: &Path) -> Result<ExitCode, Failure> {
     for warning in &config.warnings {
         say(&format!("warning: {warning}"))?;
     }
+    proxy::tls::TlsSetup::build(&config)?;
     say(&format!("{}: the configuration is valid", file.display()))?;
     Ok(ExitCode::SUCCESS)
 }

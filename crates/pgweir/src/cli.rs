@@ -64,6 +64,9 @@ enum Command {
         /// How the secret is kept
         #[arg(long, value_enum, default_value_t = passwd::Method::Scram)]
         method: passwd::Method,
+        /// The key for aes: the configuration's pool_key_file
+        #[arg(long)]
+        key_file: Option<PathBuf>,
     },
     /// Run a primary, two standbys and pgweir in a directory, to try things out
     Demo(demo::DemoArgs),
@@ -136,7 +139,7 @@ fn execute(command: Command) -> Result<ExitCode, Failure> {
         Command::Stop { file, mode } => remote::stop(&file.file, mode),
         Command::Status { file, json } => status::status(&file.file, json),
         Command::Route { file, sql } => route::route(&file.file, &sql),
-        Command::Passwd { user, method } => passwd::passwd(&user, method),
+        Command::Passwd { user, method, key_file } => passwd::passwd(&user, method, key_file.as_deref()),
         Command::Demo(args) => Ok(demo::run(&args)?),
     }
 }
@@ -184,6 +187,7 @@ mod tests {
             "status --json -f pgweir.yaml",
             "route -f pgweir.yaml select",
             "passwd bob --method md5",
+            "passwd bob --method aes --key-file pool_key",
             "demo",
         ] {
             let parsed = Cli::try_parse_from(["pgweir"].into_iter().chain(line.split(' ')));

@@ -1,9 +1,11 @@
 //! `pgweir passwd USER`: a line for pool_passwd.
 
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use clap::ValueEnum;
+use config::pool_key::PoolKey;
 use postgres_protocol::password;
 
 use crate::cli::{Failure, say};
@@ -18,17 +20,26 @@ pub(crate) enum Method {
     Md5,
     /// The password itself.
     Text,
+    /// The password, readable with the key in `--key-file` only.
+    Aes,
 }
 
 /// Asks for the password and prints the line.
 ///
 /// # Errors
 /// The user or the password cannot stand in the file, or the two entries differ.
-pub(crate) fn passwd(user: &str, method: Method) -> Result<ExitCode, Failure> {
+pub(crate) fn passwd(user: &str, method: Method, key_file: Option<&Path>) -> Result<ExitCode, Failure> {
     check_user(user)?;
+    let key = match (method, key_file) {
+        (Method::Aes, Some(path)) => Some(PoolKey::read(path).map_err(Failure::Config)?),
+        (Method::Aes, None) => {
+            return Err(anyhow!("aes needs --key-file, the configuration's pool_key_file").into());
+        }
+        _ => None,
+    };
     let password = terminal::ask_secret(&format!("password for {user}: "), "the same again: ")?;
     check_password(&password)?;
-    say(&line(user, &password, method))?;
+    say(&line(user, &password, method, key.as_ref()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -50,11 +61,12 @@ fn check_password(password: &str) -> anyhow::Result<()> {
 }
 
 /// The line of the file: `user:secret`.
-fn line(user: &str, password: &str, method: Method) -> String {
+fn line(user: &str, password: &str, method: Method, key: Option<&PoolKey>) -> String {
     let secret = match method {
         Method::Scram => password::scram_sha_256(password.as_bytes()),
         Method::Md5 => password::md5(password.as_bytes(), user),
         Method::Text => format!("TEXT{password}"),
+        Method::Aes => format!("AES{}", key.map(|key| key.encrypt(password)).unwrap_or_default()),
     };
     format!("{}:{secret}", quoted(user))
 }
@@ -71,22 +83,23 @@ mod tests {
 
     #[test]
     fn lines_are_those_of_postgresql() {
-        assert_eq!(line("bob", "secret", Method::Text), "bob:TEXTsecret");
+        assert_eq!(line("bob", "secret", Method::Text, None), "bob:TEXTsecret");
         // md5('secretbob')
-        assert_eq!(line("bob", "secret", Method::Md5), "bob:md521f3163f8f86fa10bdefbfbd502a8f06");
-        let scram = line("bob", "secret", Method::Scram);
+        assert_eq!(line("bob", "secret", Method::Md5, None), "bob:md521f3163f8f86fa10bdefbfbd502a8f06");
+        let scram = line("bob", "secret", Method::Scram, None);
         assert!(scram.starts_with("bob:SCRAM-SHA-256$4096:"), "{scram}");
-        assert_ne!(scram, line("bob", "secret", Method::Scram), "each has a salt of its own");
-        assert_eq!(line("a:b", "x", Method::Text), "\"a:b\":TEXTx");
-        assert_eq!(line("a\"b", "x", Method::Text), "\"a\"\"b\":TEXTx");
+        assert_ne!(scram, line("bob", "secret", Method::Scram, None), "each has a salt of its own");
+        assert_eq!(line("a:b", "x", Method::Text, None), "\"a:b\":TEXTx");
+        assert_eq!(line("a\"b", "x", Method::Text, None), "\"a\"\"b\":TEXTx");
     }
 
     #[test]
     fn the_configuration_reads_what_is_printed() {
         for user in ["bob", "a:b", "a\"b", "#x", "with space", "back\\slash", "\"q\""] {
-            for method in [Method::Scram, Method::Md5, Method::Text] {
-                let line = line(user, "s:e c", method);
-                let passwords = config::secrets::Passwords::parse(&line, "test").unwrap();
+            for method in [Method::Scram, Method::Md5, Method::Text, Method::Aes] {
+                let key = PoolKey::new("the key");
+                let line = line(user, "s:e c", method, Some(&key));
+                let passwords = config::secrets::Passwords::parse_with(&line, "test", Some(&key)).unwrap();
                 assert!(passwords.get(user).is_some(), "{line}");
             }
         }

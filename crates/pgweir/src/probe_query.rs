@@ -138,6 +138,7 @@ impl Link {
 pub(crate) async fn connect_as(spec: &ProbeSpec, name: &str) -> Result<Connected, ConnectError> {
     let options = ConnectOptions {
         address: Arc::new(NodeAddress { hostname: spec.backend.hostname.clone(), port: spec.backend.port }),
+        tls: Arc::clone(&spec.tls),
         user: spec.check.user.clone(),
         database: spec.check.database.clone(),
         params: vec![("application_name".to_owned(), name.to_owned())],

@@ -9,6 +9,7 @@ use std::time::Duration;
 use cluster::Event;
 use config::{Config, ConfigErrors, Plan};
 use proxy::Proxy;
+use proxy::tls::{TlsError, TlsSetup};
 use telemetry::logging::{Logging, LoggingError};
 use telemetry::metrics::MetricsError;
 use telemetry::{Metrics, Published};
@@ -34,6 +35,9 @@ pub(crate) enum ReloadError {
     /// The log cannot be changed.
     #[error(transparent)]
     Logging(#[from] LoggingError),
+    /// A certificate or key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The nodes' metrics cannot be made.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
@@ -43,6 +47,7 @@ pub(crate) enum ReloadError {
 pub(crate) struct Reloader {
     pub(crate) file: PathBuf,
     pub(crate) config: Published<Config>,
+    pub(crate) tls: Published<TlsSetup>,
     pub(crate) logging: Logging,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) events: Events,
@@ -101,6 +106,7 @@ impl Reloader {
     async fn apply(&mut self, mut config: Config, running: &Config) -> Result<Plan, ReloadError> {
         let plan = Plan::between(running, &config);
         config.keep_restart_keys(running);
+        let tls = TlsSetup::build(&config)?;
         self.metrics.set_nodes(&specs::labels(&config))?;
         self.logging.apply(&specs::logging(&config))?;
         // Nothing is refused from here on.
@@ -108,19 +114,20 @@ impl Reloader {
             tracing::warn!("{warning}");
         }
         files::compare(specs::files(&config), self.file_limit);
-        self.commit(config, running).await;
+        self.commit(config, tls, running).await;
         Ok(plan)
     }
 
     /// The probes stop before the nodes change and start after: no report is about another node than it says.
-    async fn commit(&mut self, config: Config, running: &Config) {
-        let probes = specs::probes(&config);
+    async fn commit(&mut self, config: Config, tls: TlsSetup, running: &Config) {
+        let probes = specs::probes(&config, &tls.nodes);
         let (nodes, settings) = (specs::nodes(&config), specs::settings(&config));
         let nodes_change = nodes != specs::nodes(running) || settings != specs::settings(running);
         let probes_change = !self.probes.are(&probes);
         if probes_change || nodes_change {
             self.probes.stop().await;
         }
+        self.tls.publish(tls);
         self.config.publish(config);
         if nodes_change {
             let event = Event::NodesChanged { nodes, settings };

@@ -15,6 +15,7 @@ use anyhow::Context;
 use cluster::{Core, Freshness, NodeReport, NodeState, Topology};
 use config::Config;
 use proxy::capacity::Capacities;
+use proxy::tls::TlsSetup;
 use proxy::{Deps, Proxy, ShutdownMode};
 use telemetry::logging::{self, Logging};
 use telemetry::{Metrics, Published, Tasks};
@@ -87,6 +88,7 @@ struct Start<'a> {
 /// What the parts share.
 struct Shared {
     config: Published<Config>,
+    tls: Published<TlsSetup>,
     topology: Published<Topology>,
     reports: Published<Vec<NodeReport>>,
     state: Published<ProcessState>,
@@ -105,7 +107,8 @@ impl Start<'_> {
         let metrics = Arc::new(Metrics::new(&Words::new().vocabulary(), self.clock.started_at())?);
         metrics.set_nodes(&specs::labels(&config))?;
         let core = Core::new(specs::settings(&config), specs::nodes(&config), self.clock.now());
-        let probe_specs = specs::probes(&config);
+        let tls = TlsSetup::build(&config)?;
+        let probe_specs = specs::probes(&config, &tls.nodes);
         let shared = Shared {
             topology: Published::new(core.topology().clone()),
             reports: Published::new(core.reports()),
@@ -117,6 +120,7 @@ impl Start<'_> {
             health: Health::default(),
             capacities: Arc::default(),
             config: Published::new(config),
+            tls: Published::new(tls),
             metrics,
         };
         let wakes = Wakes::default();
@@ -135,6 +139,7 @@ impl Start<'_> {
         let reloader = Reloader {
             file: self.file.to_owned(),
             config: shared.config.clone(),
+            tls: shared.tls.clone(),
             logging: self.logging,
             metrics: shared.metrics,
             events: shared.events,
@@ -173,6 +178,7 @@ impl Start<'_> {
             clock: self.clock,
             tasks: self.tasks.clone(),
             config: shared.config.clone(),
+            tls: shared.tls.clone(),
             topology: shared.topology.clone(),
             freshness: shared.freshness.clone(),
             metrics: Arc::clone(&shared.metrics),
@@ -217,6 +223,7 @@ impl Start<'_> {
         let cluster = cluster.clone();
         let deps = Deps {
             config: shared.config.clone(),
+            tls: shared.tls.clone(),
             topology: shared.topology.clone(),
             console: Arc::new(AdminConsole::new(view, Arc::new(control))),
             observe: Arc::new(move |observation| cluster.observe(observation)),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use cluster::{Epoch, Freshness, Lsn, Moment, Node, NodeId, Topology, Yardstick};
 use config::Config;
+use proxy::tls::TlsSetup;
 use telemetry::{Metrics, Published, Tasks};
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -38,6 +39,7 @@ pub(crate) struct Inlets {
     pub(crate) clock: Clock,
     pub(crate) tasks: Tasks,
     pub(crate) config: Published<Config>,
+    pub(crate) tls: Published<TlsSetup>,
     pub(crate) topology: Published<Topology>,
     pub(crate) freshness: Published<Freshness>,
     pub(crate) metrics: Arc<Metrics>,
@@ -120,7 +122,7 @@ impl Sampler {
     fn regroup(&mut self) {
         let (topology, config) = (self.inlets.topology.load(), self.inlets.config.load());
         self.pace.set(config.sr_check_period, config.sr_check_min_period);
-        let specs = specs::sampling(&config);
+        let specs = specs::sampling(&config, &self.inlets.tls.load().nodes);
         let primary = topology.primary_node().and_then(|node| Some((node, spec_of(node, &specs)?)));
         let same = match (&self.primary, primary) {
             (Some(member), Some((node, spec))) => member.is(node, spec),

@@ -1,11 +1,13 @@
 //! From the configuration to what the cluster core, the probes, the log and the metrics need.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{CheckPolicy, Failback, NodeId, NodeSpec, OnFailure, RoleSource, Settings};
 use config::secrets::Secret;
 use config::{Backend, BackendFlag, Config, HealthCheck};
 use proxy::connect::Keepalive;
+use proxy::tls::NodeTls;
 use telemetry::logging;
 use telemetry::metrics::NodeLabel;
 
@@ -28,15 +30,17 @@ pub(crate) struct ProbeSpec {
     pub(crate) period: Duration,
     /// How the kernel watches its connection.
     pub(crate) keepalive: Keepalive,
+    /// Whether and how it is encrypted.
+    pub(crate) tls: Arc<NodeTls>,
 }
 
 /// One for each node.
-pub(crate) fn probes(config: &Config) -> Vec<ProbeSpec> {
+pub(crate) fn probes(config: &Config, tls: &Arc<NodeTls>) -> Vec<ProbeSpec> {
     let ids = (0..=u16::MAX).map(NodeId);
-    ids.zip(&config.backends).filter_map(|(node, backend)| probe(config, node, backend)).collect()
+    ids.zip(&config.backends).filter_map(|(node, backend)| probe(config, tls, node, backend)).collect()
 }
 
-fn probe(config: &Config, node: NodeId, backend: &Backend) -> Option<ProbeSpec> {
+fn probe(config: &Config, tls: &Arc<NodeTls>, node: NodeId, backend: &Backend) -> Option<ProbeSpec> {
     let check = config.health_check(node)?;
     let own = check.password.clone().map(Secret::Plain);
     Some(ProbeSpec {
@@ -45,12 +49,13 @@ fn probe(config: &Config, node: NodeId, backend: &Backend) -> Option<ProbeSpec> 
         secret: own.or_else(|| config.secrets.get(&check.user).cloned()),
         period: check.period.min(config.sr_check_period),
         keepalive: Keepalive::from(config),
+        tls: Arc::clone(tls),
         check,
     })
 }
 
 /// How the sampler asks each node: as the health check, with the user and the database for replication.
-pub(crate) fn sampling(config: &Config) -> Vec<ProbeSpec> {
+pub(crate) fn sampling(config: &Config, tls: &Arc<NodeTls>) -> Vec<ProbeSpec> {
     let own = config.sr_check_password.clone().map(Secret::Plain);
     let secret = own.or_else(|| config.secrets.get(&config.sr_check_user).cloned());
     let of = |probe: ProbeSpec| ProbeSpec {
@@ -63,12 +68,15 @@ pub(crate) fn sampling(config: &Config) -> Vec<ProbeSpec> {
         },
         ..probe
     };
-    probes(config).into_iter().map(of).collect()
+    probes(config, tls).into_iter().map(of).collect()
 }
 
 /// The nodes as the cluster core knows them.
 pub(crate) fn nodes(config: &Config) -> Vec<NodeSpec> {
-    probes(config).iter().map(|probe| node(&probe.backend, &probe.check)).collect()
+    let ids = (0..=u16::MAX).map(NodeId);
+    let checks =
+        ids.zip(&config.backends).filter_map(|(id, backend)| Some((backend, config.health_check(id)?)));
+    checks.map(|(backend, check)| node(backend, &check)).collect()
 }
 
 fn node(backend: &Backend, check: &HealthCheck) -> NodeSpec {
@@ -161,7 +169,7 @@ mod tests {
         assert_eq!((&*nodes[1].hostname, nodes[1].port, nodes[1].weight), ("db1", 6000, 2.0));
         assert_eq!(nodes[1].on_failure, OnFailure::Keep);
         assert_eq!(nodes[1].checks.stale_after, Duration::from_secs(36));
-        let probes = probes(&config);
+        let probes = probes(&config, &Arc::default());
         assert_eq!(probes[1].node, NodeId(1));
         assert_eq!(probes[1].period, Duration::from_secs(1));
         assert!(matches!(&probes[1].secret, Some(Secret::Plain(secret)) if secret.expose() == "secret"));
@@ -175,7 +183,7 @@ mod tests {
              health_check_user: check\nhealth_check_password: other\nhealth_check_database: d\n\
              sr_check_user: look\nsr_check_password: secret\n",
         );
-        let [spec] = &*sampling(&config) else { panic!("one node") };
+        let [spec] = &*sampling(&config, &Arc::default()) else { panic!("one node") };
         assert_eq!((spec.check.user.as_str(), spec.check.database.as_str()), ("look", "postgres"));
         assert_eq!(spec.check.timeout, Duration::from_secs(2));
         assert!(matches!(&spec.secret, Some(Secret::Plain(secret)) if secret.expose() == "secret"));

@@ -102,7 +102,7 @@ impl Backend {
     }
 
     /// Says goodbye and closes; only for one that stands between messages.
-    pub fn close(self) {
+    pub fn close(mut self) {
         // It is closed either way; the goodbye only saves the server a log line.
         let _ = self.stream.try_write(b"X\0\0\0\x04");
     }

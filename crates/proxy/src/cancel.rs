@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use crate::connect::{ConnectError, NodeAddress, send_cancel};
 use crate::registry::ClientEntry;
+use crate::tls::NodeTls;
 
 /// The length of a secret since protocol 3.2: PostgreSQL's own; 256 are possible, and clients may count on less.
 const LONG_SECRET: usize = 32;
@@ -71,6 +72,8 @@ pub struct CancelKey {
     pub pid: u32,
     /// The secret that goes with it.
     pub secret: Arc<[u8]>,
+    /// What the connection is encrypted by, so that the request is too.
+    pub tls: Option<Arc<NodeTls>>,
 }
 
 /// The requests of one client, in order.
@@ -147,7 +150,7 @@ impl Desk {
         let sending = async {
             // Nobody closes the semaphore.
             let _turn = self.0.acquire().await;
-            send_cancel(&key.address, key.pid, &key.secret, CANCEL_TIMEOUT).await
+            send_cancel(key, CANCEL_TIMEOUT).await
         };
         timeout(CANCEL_TIMEOUT, Box::pin(sending)).await.unwrap_or(Err(ConnectError::TimedOut))
     }

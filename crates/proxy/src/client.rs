@@ -54,7 +54,17 @@ async fn admit(worker: Arc<Worker>, accepted: Accepted) -> Option<Serving> {
         .inspect_err(|error| tracing::debug!(error = %error, "connection lost before it was served"))
         .ok()?;
     let registered = worker.shared.registry.enter(peer, local);
-    let context = LoginContext { config: &config, authenticator: &worker.shared.authenticator, peer };
+    let tls = worker.shared.deps.tls.load();
+    let context = LoginContext {
+        config: &config,
+        authenticator: &worker.shared.authenticator,
+        peer,
+        tls: tls.server.as_deref(),
+        lookups: Some(&worker.shared.lookups),
+    };
+    if worker.shared.lobby.enter(&registered.entry) {
+        tracing::warn!("too many connections that do not log in: the oldest was closed");
+    }
     let Some(outcome) = unless_shut_down(&registered, Box::pin(login(stream, &context))).await else {
         tracing::debug!(client = registered.entry.id, peer = %peer, "connection closed during login: shutting down");
         return None;
@@ -122,6 +132,7 @@ async fn enter(
     let (id, since) = (registered.entry.id, Instant::now());
     registered.entry.secret.speaks(logged_in.minor);
     registered.entry.set_names(Names {
+        tls: logged_in.stream.tls().unwrap_or_default(),
         user: logged_in.user.clone(),
         database: logged_in.database.clone(),
         application_name: logged_in.application_name.clone(),
@@ -225,7 +236,7 @@ fn identity(logged_in: &LoggedIn, config: &Config) -> Identity {
         user: logged_in.user.as_str().into(),
         database: logged_in.database.as_str().into(),
         node_database: config.dbname(&logged_in.database).into(),
-        credentials: credentials(config.secrets.get(&logged_in.user), &logged_in.learned),
+        credentials: credentials(logged_in.secret.as_ref(), &logged_in.learned),
         settings: Settings::new(logged_in.settings.iter().cloned()),
     }
 }
@@ -282,5 +293,9 @@ async fn turn_away(mut stream: Stream, error: &PgError) {
     let mut out = BytesMut::new();
     write_error(&mut out, error);
     // It is turned away whether it hears why or not.
-    let _ = tokio::time::timeout(REFUSAL_TIMEOUT, stream.write_all(&out)).await;
+    let telling = async {
+        stream.write_all(&out).await?;
+        stream.flush().await
+    };
+    let _ = tokio::time::timeout(REFUSAL_TIMEOUT, telling).await;
 }

@@ -100,7 +100,8 @@ impl ConsoleSession<'_> {
     }
 
     async fn flush(&mut self) -> std::io::Result<()> {
-        self.stream.write_all_buf(&mut self.out).await
+        self.stream.write_all_buf(&mut self.out).await?;
+        self.stream.flush().await
     }
 
     /// The next message: its tag and what follows the length.

@@ -21,7 +21,9 @@ pub mod greeting;
 mod janitor;
 pub mod listener;
 pub mod load;
+mod lobby;
 pub mod login;
+pub mod lookup;
 mod open;
 pub mod out;
 pub mod pool;
@@ -36,6 +38,8 @@ mod shared;
 pub mod statements;
 pub mod stats;
 pub mod stream;
+mod throttle;
+pub mod tls;
 pub mod workers;
 
 use std::collections::BTreeMap;
@@ -165,6 +169,7 @@ impl Proxy {
 
     /// The configuration was replaced: limits apply from now on.
     pub fn config_changed(&self) {
+        self.shared.lookups.forget();
         let config = self.shared.deps.config.load();
         self.shared.catalogs.config_changed(&config);
         for pool in self.pools() {

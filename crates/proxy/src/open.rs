@@ -19,6 +19,7 @@ use crate::registry::NewServer;
 use crate::session::Identity;
 use crate::settings::Parameters;
 use crate::shared::Worker;
+use crate::tls::NodeTls;
 
 /// As whom backends are opened.
 #[derive(Debug)]
@@ -55,7 +56,7 @@ pub(crate) fn open(
     let address = slot.pool().map(|pool| Arc::clone(&pool.address));
     let address = address
         .unwrap_or_else(|| Arc::new(NodeAddress { hostname: node.hostname.to_string(), port: node.port }));
-    let options = connect_options(&who, config, address);
+    let options = connect_options(&who, config, address, Arc::clone(&worker.shared.deps.tls.load().nodes));
     let worker = Arc::clone(worker);
     let (id, epoch) = (node.id, node.changed_epoch);
     let metrics = worker.shared.node_metrics(node);
@@ -79,6 +80,7 @@ pub(crate) fn open(
             user: Arc::clone(user),
             pid: connected.backend_pid,
             ends: connected.stream.ends(),
+            tls: connected.stream.tls().map(Into::into),
             metrics,
             replication: Replication::None,
         });
@@ -93,6 +95,7 @@ pub(crate) fn open(
             address: options.address,
             pid: connected.backend_pid,
             secret: connected.secret.into(),
+            tls: connected.stream.tls().map(|_| options.tls),
         };
         let now = Instant::now();
         Ok(Box::new(Backend {
@@ -142,9 +145,15 @@ impl Drop for Connecting {
 }
 
 /// How to connect as `who`.
-pub(crate) fn connect_options(who: &OpenAs, config: &Config, address: Arc<NodeAddress>) -> ConnectOptions {
+pub(crate) fn connect_options(
+    who: &OpenAs,
+    config: &Config,
+    address: Arc<NodeAddress>,
+    tls: Arc<NodeTls>,
+) -> ConnectOptions {
     ConnectOptions {
         address,
+        tls,
         user: who.user.to_string(),
         database: who.node_database.to_string(),
         // Nothing of the client's: what it asks for comes and goes with it.

@@ -121,6 +121,8 @@ impl Out {
             total += count;
             self.advance(count);
         }
+        // Ciphertext that the socket has not taken yet counts as not written.
+        ready!(Pin::new(stream).poll_flush(cx))?;
         self.clear();
         Poll::Ready(Ok(total))
     }

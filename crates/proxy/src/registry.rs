@@ -116,6 +116,8 @@ pub struct ClientEntry {
 /// What a client calls itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
+    /// How its connection is encrypted; empty when it is not.
+    pub tls: String,
     /// The user it logged in as.
     pub user: String,
     /// The database it is in.
@@ -176,6 +178,12 @@ impl ClientEntry {
     #[must_use]
     pub fn names(&self) -> Names {
         self.names.lock().clone()
+    }
+
+    /// It has not logged in yet.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.names.lock().user.is_empty()
     }
 
     /// It has logged in.

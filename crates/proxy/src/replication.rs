@@ -34,6 +34,7 @@ use crate::registry::{ClientState, Flag, NewServer, Registered, ServerEntry};
 use crate::session::{End, no_primary};
 use crate::shared::Worker;
 use crate::stream::Stream;
+use crate::tls::NodeTls;
 use pipe::{Moved, Pipe};
 use walk::Walk;
 
@@ -62,7 +63,11 @@ pub(crate) async fn run(
                 write_error(&mut out, &error);
             }
             // It is turned away whether it hears why or not.
-            let _ = tokio::time::timeout(FAREWELL_TIMEOUT, stream.write_all(&out)).await;
+            let telling = async {
+                stream.write_all(&out).await?;
+                stream.flush().await
+            };
+            let _ = tokio::time::timeout(FAREWELL_TIMEOUT, telling).await;
             end.kind()
         }
     }
@@ -88,11 +93,12 @@ async fn begin(
     let node =
         topology.primary_node().ok_or_else(|| End::Refused(no_primary(Duration::ZERO).into_fatal()))?;
     let address = Arc::new(NodeAddress { hostname: node.hostname.to_string(), port: node.port });
-    let options = connect_options(logged_in, config, Arc::clone(&address));
+    let options =
+        connect_options(logged_in, config, Arc::clone(&address), Arc::clone(&shared.deps.tls.load().nodes));
     let metrics = shared.node_metrics(node);
     let connected = connect_counted(metrics.as_ref(), &options).await.map_err(|error| {
         let (node, failure) = (node.id, error.kind());
-        if let Some(left_out) = shared.connect_log.admit(node, failure.as_str(), Instant::now()) {
+        if let Some(left_out) = shared.connect_log.admit(node, failure, &logged_in.user, Instant::now()) {
             tracing::warn!(node = %node, user = logged_in.user, failure = failure.as_str(), error = %error, left_out, "cannot connect to node for replication");
         }
         shared.observe(Observation::ConnectFailed { node, epoch: topology.epoch, failure });
@@ -104,6 +110,7 @@ async fn begin(
         user: options.user.as_str().into(),
         pid: connected.backend_pid,
         ends: connected.stream.ends(),
+        tls: connected.stream.tls().map(Into::into),
         metrics: metrics.clone(),
         replication: logged_in.replication,
     });
@@ -112,6 +119,7 @@ async fn begin(
         address,
         pid: connected.backend_pid,
         secret: connected.secret.as_slice().into(),
+        tls: connected.stream.tls().map(|_| Arc::clone(&options.tls)),
     };
     let load = shared.loads.node(node.id).connection();
     lend(worker, registered, &key, &entry, node)?;
@@ -139,7 +147,12 @@ fn lend(
 }
 
 /// As the client itself would connect.
-fn connect_options(logged_in: &LoggedIn, config: &Config, address: Arc<NodeAddress>) -> ConnectOptions {
+fn connect_options(
+    logged_in: &LoggedIn,
+    config: &Config,
+    address: Arc<NodeAddress>,
+    tls: Arc<NodeTls>,
+) -> ConnectOptions {
     let (kind, database) = match logged_in.replication {
         Replication::Database => ("database", config.dbname(&logged_in.database).to_owned()),
         _ => ("true", logged_in.database.clone()),
@@ -148,10 +161,11 @@ fn connect_options(logged_in: &LoggedIn, config: &Config, address: Arc<NodeAddre
     params.push(("replication".to_owned(), kind.to_owned()));
     ConnectOptions {
         address,
+        tls,
         user: logged_in.user.clone(),
         database,
         params,
-        credentials: credentials(config.secrets.get(&logged_in.user), &logged_in.learned),
+        credentials: credentials(logged_in.secret.as_ref(), &logged_in.learned),
         connect_timeout: config.connect_timeout,
         keepalive: Keepalive::from(config),
     }
@@ -334,7 +348,9 @@ impl Relay<'_> {
         let mut out = BytesMut::new();
         write_error(&mut out, &error);
         // It goes whether it hears why or not.
-        let _ = self.client.write_all(&out).await;
+        if self.client.write_all(&out).await.is_ok() {
+            let _ = self.client.flush().await;
+        }
     }
 
     /// Ready when the client has got whole messages only (true), or never will (false).

@@ -39,6 +39,8 @@ pub struct ServerEntry {
     pub local: Peer,
     /// Whether it replicates.
     pub replication: Replication,
+    /// How it is encrypted; nothing when it is not.
+    pub tls: Option<Box<str>>,
     /// When the connection was made.
     pub connected_at: SystemTime,
     started: Instant,
@@ -68,11 +70,14 @@ pub struct NewServer {
     pub metrics: Option<Arc<NodeMetrics>>,
     /// Whether it replicates.
     pub replication: Replication,
+    /// How it is encrypted.
+    pub tls: Option<Box<str>>,
 }
 
 impl ServerEntry {
     pub(crate) fn new(id: u64, server: NewServer, registry: Weak<Registry>) -> Self {
-        let NewServer { node, database, user, pid, ends: (remote, local), metrics, replication } = server;
+        let NewServer { node, database, user, pid, ends: (remote, local), metrics, replication, tls } =
+            server;
         let entry = Self {
             id,
             node,
@@ -82,6 +87,7 @@ impl ServerEntry {
             remote,
             local,
             replication,
+            tls,
             connected_at: SystemTime::now(),
             started: Instant::now(),
             active: AtomicBool::new(true),

@@ -21,11 +21,14 @@ use crate::connect_log::ConnectLog;
 use crate::gates::Gates;
 use crate::greeting::Greetings;
 use crate::load::Loads;
+use crate::lobby::Lobby;
 use crate::login::Authenticator;
+use crate::lookup::Lookups;
 use crate::pool::{Pool, PoolKey, Pools, QuotaBook, QuotaLimits, Scope};
 use crate::registry::Registry;
 use crate::statements::StatementCache;
 use crate::stats::Book;
+use crate::tls::TlsSetup;
 
 /// Bytes of verdicts that a worker remembers.
 const VERDICT_CACHE_BYTES: usize = 4 * 1024 * 1024;
@@ -39,6 +42,8 @@ pub type Observe = Arc<dyn Fn(Observation) + Send + Sync>;
 pub struct Deps {
     /// The configuration.
     pub config: Published<Config>,
+    /// What TLS is done with; made from the configuration, before it is published.
+    pub tls: Published<TlsSetup>,
     /// The nodes, their roles and states.
     pub topology: Published<Topology>,
     /// Answers what is not for a server.
@@ -77,6 +82,8 @@ pub struct Shared {
     pub(crate) draining: AtomicBool,
     pub(crate) gates: Gates,
     pub(crate) authenticator: Authenticator,
+    pub(crate) lookups: Lookups,
+    pub(crate) lobby: Lobby,
     pub(crate) connect_log: ConnectLog,
     clients: AtomicU32,
     /// Clients by database and by user.
@@ -86,9 +93,12 @@ pub struct Shared {
 
 impl Shared {
     pub(crate) fn new(deps: Deps, control: Tasks) -> Self {
+        let lookups = Lookups::new(deps.config.clone(), deps.topology.clone(), deps.tls.clone());
         Self {
             catalogs: Catalogs::new(&deps.config.load(), control),
             deps,
+            lookups,
+            lobby: Lobby::default(),
             pools: Pools::default(),
             quotas: QuotaBook::default(),
             loads: Loads::default(),

@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::registry::Peer;
+use crate::tls::Tls;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub enum Stream {
     Tcp(TcpStream),
     /// A Unix socket.
     Unix(UnixStream),
+    /// TLS over TCP.
+    Tls(Box<Tls>),
 }
 
 impl Stream {
@@ -30,17 +33,32 @@ impl Stream {
                 _ => (Peer::Unix, Peer::Unix),
             },
             Self::Unix(_) => (Peer::Unix, Peer::Unix),
+            Self::Tls(tls) => match tls.tcp().map(|stream| (stream.peer_addr(), stream.local_addr())) {
+                Some((Ok(peer), Ok(local))) => (Peer::Tcp(peer), Peer::Tcp(local)),
+                _ => (Peer::Unix, Peer::Unix),
+            },
         }
     }
 
-    /// Ready when a read would give bytes, the end, or an error.
+    /// Whether it is encrypted, and how, as SHOW tells it.
+    #[must_use]
+    pub fn tls(&self) -> Option<String> {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => None,
+            Self::Tls(tls) => Some(tls.describe()),
+        }
+    }
+
+    /// Ready when a read would give bytes, the end, or an error; with TLS also when what arrived is part of a
+    /// record only.
     ///
     /// # Errors
     /// Those of the runtime's reactor.
-    pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(stream) => stream.poll_read_ready(cx),
             Self::Unix(stream) => stream.poll_read_ready(cx),
+            Self::Tls(tls) => tls.poll_read_ready(cx),
         }
     }
 
@@ -58,10 +76,11 @@ impl Stream {
     ///
     /// # Errors
     /// `WouldBlock` when there is nothing; those of the socket.
-    pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+    pub fn try_read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_read(buf),
             Self::Unix(stream) => stream.try_read(buf),
+            Self::Tls(tls) => tls.try_read(buf),
         }
     }
 
@@ -69,10 +88,11 @@ impl Stream {
     ///
     /// # Errors
     /// `WouldBlock` when it takes nothing; those of the socket.
-    pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
+    pub fn try_write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_write(buf),
             Self::Unix(stream) => stream.try_write(buf),
+            Self::Tls(tls) => tls.try_write(buf),
         }
     }
 
@@ -84,6 +104,10 @@ impl Stream {
         Ok(match self {
             Self::Tcp(stream) => Self::Tcp(TcpStream::from_std(stream.into_std()?)?),
             Self::Unix(stream) => Self::Unix(UnixStream::from_std(stream.into_std()?)?),
+            Self::Tls(mut tls) => {
+                tls.rehome()?;
+                Self::Tls(tls)
+            }
         })
     }
 }
@@ -93,6 +117,7 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(tls) => Pin::new(&mut **tls).poll_read(cx, buf),
         }
     }
 }
@@ -102,6 +127,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls(tls) => Pin::new(&mut **tls).poll_write(cx, buf),
         }
     }
 
@@ -113,6 +139,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Tls(tls) => Pin::new(&mut **tls).poll_write_vectored(cx, bufs),
         }
     }
 
@@ -120,14 +147,19 @@ impl AsyncWrite for Stream {
         true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    /// Ready when nothing of what was written waits here any more.
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(_) | Self::Unix(_) => Poll::Ready(Ok(())),
+            Self::Tls(tls) => Pin::new(&mut **tls).poll_flush(cx),
+        }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(tls) => Pin::new(&mut **tls).poll_shutdown(cx),
         }
     }
 }

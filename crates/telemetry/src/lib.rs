@@ -12,4 +12,4 @@ pub mod tasks;
 pub use backoff::Backoff;
 pub use metrics::{Metrics, NodeMetrics};
 pub use published::{Published, Reader};
-pub use tasks::Tasks;
+pub use tasks::{Tasks, off_thread};

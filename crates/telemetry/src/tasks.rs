@@ -26,6 +26,15 @@ impl Drop for Alive {
     }
 }
 
+/// Runs work that may block on a thread for that, and waits for it; `None` when it panicked, which is logged.
+pub async fn off_thread<T: Send + 'static>(
+    name: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.inspect_err(|error| tracing::error!(task = name, %error, "task panicked")).ok()
+}
+
 impl Tasks {
     /// Spawns on the runtime behind `handle`.
     #[must_use]

@@ -1,11 +1,11 @@
-//! Fields to rules: the grammar of pg_hba.conf, and what of it this version refuses.
+//! Fields to rules: the grammar of pg_hba.conf, and what of it is refused.
 //!
 //! PostgreSQL: `parse_hba_line()` in src/backend/libpq/hba.c, and the manual's chapter "The pg_hba.conf File".
 
 use std::net::IpAddr;
 
-use super::token::{Field, Line, Token, Unclosed};
-use super::{Addresses, Databases, Items, Method, Names, Rule, Transport};
+use super::token::{self, Field, Line, Token, Unclosed};
+use super::{Addresses, Databases, Items, Method, Names, Options, ReadFile, Rule, Transport};
 use crate::pattern::compile;
 use crate::value::shorten;
 
@@ -13,14 +13,16 @@ use crate::value::shorten;
 pub(super) type Refused = (&'static str, String, String);
 
 /// Methods that PostgreSQL knows and this version does not carry out.
-const OTHER_METHODS: &[&str] =
-    &["gss", "sspi", "ident", "peer", "ldap", "radius", "cert", "pam", "bsd", "oauth", "crypt"];
+const OTHER_METHODS: &[&str] = &["gss", "sspi", "ident", "radius", "bsd", "oauth", "crypt"];
 
-const METHODS: &str = "trust, reject, password, md5 or scram-sha-256";
-const ADDRESS: &str = "all, an address with a prefix length such as 10.0.0.0/8, or an address and a mask";
+const METHODS: &str = "trust, reject, password, md5, scram-sha-256, cert, peer or ldap";
+const ADDRESS: &str =
+    "all, samehost, samenet, an address with a prefix length such as 10.0.0.0/8, or an address and a mask";
+/// Files of names inside files of names go this deep.
+const MAX_DEPTH: usize = 8;
 
 /// One rule of one line.
-pub(super) fn rule(line: Line) -> Result<Rule, Refused> {
+pub(super) fn rule(line: Line, read: ReadFile<'_>) -> Result<Rule, Refused> {
     let fields = match line.fields {
         Ok(fields) => fields,
         Err(Unclosed) => {
@@ -29,22 +31,51 @@ pub(super) fn rule(line: Line) -> Result<Rule, Refused> {
     };
     let mut fields = fields.into_iter();
     let transport = transport(&single("type", fields.next())?)?;
-    let databases = databases(fields.next())?;
-    let users = users(fields.next())?;
+    let databases = databases(expand("database", fields.next(), read, 0)?)?;
+    let users = users(expand("user", fields.next(), read, 0)?)?;
     let addresses = match transport {
         Transport::Local => Addresses::All,
         _ => addresses(&mut fields)?,
     };
-    let method = method(&single("method", fields.next())?)?;
-    if let Some(option) = fields.next() {
-        let option = option.first().map(|token| shorten(&token.text)).unwrap_or_default();
-        return Err((
-            "option",
-            option,
-            "the end of the line (authentication options are not supported by this version)".into(),
-        ));
+    let method = method(&single("method", fields.next())?, transport)?;
+    let options = Options::parse(fields, method, transport)?;
+    Ok(Rule { line: line.number, transport, databases, users, addresses, method, options })
+}
+
+/// Puts what a file holds in place of `@file`.
+fn expand(
+    name: &'static str,
+    field: Option<Field>,
+    read: ReadFile<'_>,
+    depth: usize,
+) -> Result<Option<Field>, Refused> {
+    let Some(field) = field else { return Ok(None) };
+    let mut all = Field::new();
+    for token in field {
+        let file = token.text.strip_prefix('@').filter(|file| !token.quoted && !file.is_empty());
+        let Some(file) = file else {
+            all.push(token);
+            continue;
+        };
+        if depth >= MAX_DEPTH {
+            return refused(name, &token, "files of names that do not name each other");
+        }
+        let text = read(file)
+            .map_err(|found| (name, format!("{} ({found})", token.text), "a file of names".into()))?;
+        for line in token::lines(&text) {
+            let fields = line
+                .fields
+                .map_err(|Unclosed| (name, token.text.clone(), "both quotes on one line".into()))?;
+            for field in fields {
+                all.extend(expand(name, Some(field), read, depth + 1)?.unwrap_or_default());
+            }
+        }
     }
-    Ok(Rule { line: line.number, transport, databases, users, addresses, method })
+    if all.is_empty() {
+        Err((name, "files without a name in them".into(), format!("a {name}")))
+    } else {
+        Ok(Some(all))
+    }
 }
 
 fn refused<T>(field: &'static str, token: &Token, expected: impl Into<String>) -> Result<T, Refused> {
@@ -75,11 +106,8 @@ fn transport(token: &Token) -> Result<Transport, Refused> {
     })
 }
 
-/// What may stand wherever a name may: `@file`, `/regex`, or the name. `+group` is the caller's.
+/// What may stand wherever a name may: `/regex`, or the name. `+group` is the caller's.
 fn item(field: &'static str, token: Token) -> Result<Items, Refused> {
-    if !token.quoted && token.text.starts_with('@') && token.text.len() > 1 {
-        return refused(field, &token, "names themselves (@file is not supported by this version)");
-    }
     // PostgreSQL reads an expression in quotes too: one with a comma needs them.
     match token.text.strip_prefix('/') {
         Some("") => refused(field, &token, "a regular expression after the slash"),
@@ -91,8 +119,6 @@ fn item(field: &'static str, token: Token) -> Result<Items, Refused> {
     }
 }
 
-const GROUPS: &str = "a name, all or /regex (membership of roles cannot be evaluated by this version)";
-
 fn databases(field: Option<Field>) -> Result<Vec<Databases>, Refused> {
     let tokens = list("database", field)?;
     let database = |token: Token| {
@@ -103,7 +129,7 @@ fn databases(field: Option<Field>) -> Result<Vec<Databases>, Refused> {
         } else if token.is("replication") {
             Databases::Replication
         } else if token.is("samerole") || token.is("samegroup") {
-            return refused("database", &token, GROUPS);
+            Databases::SameRole
         } else {
             Databases::Item(item("database", token)?)
         })
@@ -116,8 +142,10 @@ fn users(field: Option<Field>) -> Result<Vec<Names>, Refused> {
     let user = |token: Token| {
         Ok(if token.is("all") {
             Names::All
-        } else if !token.quoted && token.text.starts_with('+') {
-            return refused("user", &token, GROUPS);
+        } else if let Some(group) =
+            token.text.strip_prefix('+').filter(|group| !token.quoted && !group.is_empty())
+        {
+            Names::Group(group.to_owned())
         } else {
             Names::Item(item("user", token)?)
         })
@@ -134,9 +162,11 @@ fn addresses(fields: &mut impl Iterator<Item = Field>) -> Result<Addresses, Refu
     if token.is("all") {
         return Ok(Addresses::All);
     }
-    if token.is("samehost") || token.is("samenet") {
-        let expected = format!("{ADDRESS} ({} is not supported by this version)", token.text);
-        return refused("address", &token, expected);
+    if token.is("samehost") {
+        return Ok(Addresses::SameHost);
+    }
+    if token.is("samenet") {
+        return Ok(Addresses::SameNet);
     }
     if let Some((address, length)) = token.text.split_once('/') {
         return match (address.parse::<IpAddr>(), length.parse::<u8>()) {
@@ -184,7 +214,7 @@ fn mask(address: IpAddr, length: u8) -> IpAddr {
     }
 }
 
-fn method(token: &Token) -> Result<Method, Refused> {
+fn method(token: &Token, transport: Transport) -> Result<Method, Refused> {
     let word = if token.quoted { "" } else { token.text.as_str() };
     Ok(match word {
         "trust" => Method::Trust,
@@ -192,6 +222,18 @@ fn method(token: &Token) -> Result<Method, Refused> {
         "password" => Method::Password,
         "md5" => Method::Md5,
         "scram-sha-256" => Method::ScramSha256,
+        "cert" if transport == Transport::Tls => Method::Cert,
+        "cert" => return refused("method", token, "cert on hostssl lines only"),
+        "peer" if transport == Transport::Local => Method::Peer,
+        "peer" => return refused("method", token, "peer on local lines only"),
+        "ldap" => Method::Ldap,
+        "pam" => {
+            return refused(
+                "method",
+                token,
+                format!("{METHODS} (method pam is not supported by this version)"),
+            );
+        }
         other if OTHER_METHODS.contains(&other) => {
             return refused(
                 "method",

@@ -6,7 +6,7 @@
 
 /// One item of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Token {
+pub(crate) struct Token {
     pub(super) text: String,
     /// It began with a quote: a name, never a keyword.
     pub(super) quoted: bool,
@@ -20,11 +20,11 @@ impl Token {
 }
 
 /// The items of one field, at least one.
-pub(super) type Field = Vec<Token>;
+pub(crate) type Field = Vec<Token>;
 
 /// A line with something on it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(crate) struct Line {
     /// Its number, from 1; the first one's for joined lines.
     pub(super) number: usize,
     /// Its fields, or that a quote is not closed.
@@ -33,10 +33,11 @@ pub(super) struct Line {
 
 /// A quote that is not closed on its line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unclosed;
+pub(crate) struct Unclosed;
 
 /// The lines that are not empty, continued ones joined.
 pub(super) fn lines(text: &str) -> Vec<Line> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lines = Vec::new();
     let mut open: Option<(usize, String)> = None;
     for (index, line) in text.lines().enumerate() {

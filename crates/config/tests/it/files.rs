@@ -66,12 +66,12 @@ fn side_files_are_refused_by_their_own_lines() {
     let told = refusal(&[
         ("pgweir.yaml", &format!("{NODE}enable_pool_hba: on\n")),
         ("pool_passwd", "alice:TEXTx\nbob:hush\n"),
-        ("pool_hba.conf", "# head\nlocal all all ldap\n"),
+        ("pool_hba.conf", "# head\nlocal all all radius\n"),
     ]);
     let lines: Vec<&str> = told.lines().collect();
     assert!(lines[0].starts_with("pool_passwd:2: secret: found a secret of no known kind"), "{told}");
-    assert!(lines[1].starts_with("pool_hba.conf:2: method: found \"ldap\""), "{told}");
-    assert!(lines[1].contains("method ldap is not supported by this version"), "{told}");
+    assert!(lines[1].starts_with("pool_hba.conf:2: method: found \"radius\""), "{told}");
+    assert!(lines[1].contains("method radius is not supported by this version"), "{told}");
     assert!(!told.contains("hush"));
 }
 

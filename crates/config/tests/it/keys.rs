@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use config::{Config, KEYS, Status};
+use config::{Config, KEYS, Ssl, Status};
 
 use crate::parse;
 
@@ -43,10 +43,16 @@ const ROWS: &[Row] = &[
         "backend_sslmode",
         "disable",
         "disable",
-        "verify-full",
-        "\"verify-full\", expected disable, allow or prefer (verify-full is not supported by this version)",
+        "verify_full",
+        "\"verify_full\", expected disable, allow, prefer, require, verify-ca or verify-full",
     ),
-    ("backend_sslmode", "allow", "allow", "on", "\"on\", expected disable, allow or prefer"),
+    (
+        "backend_sslmode",
+        "allow",
+        "allow",
+        "on",
+        "\"on\", expected disable, allow, prefer, require, verify-ca or verify-full",
+    ),
     ("backend_ssl_root_cert", "/a/root.crt", "/a/root.crt", "[]", "a list, expected a path"),
     ("backend_ssl_cert", "a.crt", "a.crt", "''", "\"\", expected a path"),
     ("backend_ssl_key", "a.key", "a.key", "3", "3, expected a path"),
@@ -112,18 +118,14 @@ const ROWS: &[Row] = &[
     ),
     ("enable_pool_hba", "on", "on", "maybe", "\"maybe\", expected on or off"),
     ("pool_hba_file", "my.conf", "my.conf", "1", "1, expected a path"),
+    ("pool_ident_file", "my.conf", "my.conf", "1", "1, expected a path"),
     ("pool_passwd", "my_passwd", "my_passwd", "", "nothing, expected a path"),
     ("pool_key_file", "k", "k", "false", "false, expected a path"),
-    (
-        "auth_query",
-        "null",
-        "null",
-        "SELECT 1",
-        "\"SELECT 1\", expected null (others are not supported by this version)",
-    ),
+    ("auth_query", "null", "null", "[SELECT 1]", "a list, expected text"),
     ("auth_user", "weir", "weir", "1", "1, expected text; put it in quotes"),
     ("auth_dbname", "weir", "weir", "[x]", "a list, expected text"),
-    ("ssl", "off", "off", "on", "\"on\", expected off (others are not supported by this version)"),
+    ("auth_query_cache_period", "1min", "1min", "-1s", "\"-1s\", expected a duration"),
+    ("ssl", "off", "off", "prefer", "\"prefer\", expected off, allow or require"),
     ("ssl_cert", "a", "a", "{}", "a mapping, expected a path"),
     ("ssl_key", "a", "a", "{}", "a mapping, expected a path"),
     ("ssl_ca_cert", "a", "a", "{}", "a mapping, expected a path"),
@@ -278,6 +280,17 @@ const ROWS: &[Row] = &[
     ("shutdown_timeout", "0", "0", "2d", "\"2d\", expected a duration from 0 to 1d"),
 ];
 
+/// The lines of a key, with those that it cannot do without.
+fn lines(key: &str, value: &str) -> String {
+    let companion = match key {
+        "backend_ssl_cert" => "backend_ssl_key: a\n",
+        "backend_ssl_key" => "backend_ssl_cert: a\n",
+        "ssl_crl_file" => "ssl_ca_cert: a\n",
+        _ => "",
+    };
+    format!("{key}: {value}\n{companion}")
+}
+
 fn shown(config: &Config, key: &str) -> String {
     config.rows().into_iter().find(|row| row.key == key).unwrap().value
 }
@@ -285,8 +298,7 @@ fn shown(config: &Config, key: &str) -> String {
 #[test]
 fn good_values_are_taken_and_shown() {
     for (key, good, expected, ..) in ROWS {
-        let config =
-            parse(&format!("{key}: {good}\n")).unwrap_or_else(|errors| panic!("{key}: {good}: {errors}"));
+        let config = parse(&lines(key, good)).unwrap_or_else(|errors| panic!("{key}: {good}: {errors}"));
         assert_eq!(shown(&config, key), *expected, "{key}: {good}");
         assert!(config.is_given(key));
     }
@@ -295,9 +307,8 @@ fn good_values_are_taken_and_shown() {
 #[test]
 fn what_is_shown_reads_back_to_the_same_value() {
     for (key, good, ..) in ROWS.iter().filter(|(.., shown, _, _)| !shown.contains("****")) {
-        let config = parse(&format!("{key}: {good}\n")).unwrap();
-        let again =
-            parse(&format!("{key}: {}\n", shown(&config, key))).unwrap_or_else(|errors| panic!("{errors}"));
+        let config = parse(&lines(key, good)).unwrap();
+        let again = parse(&lines(key, &shown(&config, key))).unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(shown(&config, key), shown(&again, key));
         assert!(config::Plan::between(&config, &again).is_empty(), "{key}");
     }
@@ -306,7 +317,7 @@ fn what_is_shown_reads_back_to_the_same_value() {
 #[test]
 fn bad_values_are_refused_with_line_key_found_and_expected() {
     for (key, _, _, bad, told) in ROWS {
-        let whole = parse(&format!("{key}: {bad}\n")).expect_err(&format!("{key}: {bad}"));
+        let whole = parse(&lines(key, bad)).expect_err(&format!("{key}: {bad}"));
         let (place, rest) = whole.split_once(": found ").unwrap();
         assert!(place.starts_with(&format!("t.yaml:2: {key}")), "{key}: {bad}: {whole}");
         assert!(rest.starts_with(told), "{key}: {bad}: {whole}");
@@ -325,7 +336,7 @@ fn every_key_is_tried() {
 #[test]
 fn reserved_keys_warn_and_others_do_not() {
     for (key, good, ..) in ROWS {
-        let config = parse(&format!("{key}: {good}\n")).unwrap();
+        let config = parse(&lines(key, good)).unwrap();
         let row = KEYS.iter().find(|row| row.name == *key).unwrap();
         let default = shown(&parse("").unwrap(), key);
         let warned =
@@ -387,7 +398,7 @@ fn defaults_are_those_of_the_specification() {
         (config.pool_passwd, config.pool_hba_file),
         (PathBuf::from("pool_passwd"), "pool_hba.conf".into())
     );
-    assert_eq!((config.enable_pool_hba, config.hba, config.ssl), (false, None, false));
+    assert_eq!((config.enable_pool_hba, config.hba, config.ssl), (false, None, Ssl::Off));
     assert_eq!((config.delay_threshold, config.delay_threshold_by_time), (Some(16 << 20), None));
     assert_eq!(config.consistency, config::Consistency::ReadYourWrites);
     assert_eq!(config.load_balance, config::LoadBalance::LeastOutstanding);

@@ -1,6 +1,7 @@
 //! We are the server: a client of ours is authenticated.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::BytesMut;
 use subtle::ConstantTimeEq;
@@ -10,7 +11,8 @@ use crate::error::{ClientFacing, PgError};
 use crate::md5::Md5Hash;
 use crate::scram::server::stable_salt;
 use crate::scram::{
-    DEFAULT_ITERATIONS, Key, SCRAM_SHA_256, ScramError, ScramKeys, ScramServer, ScramVerifier, Target,
+    DEFAULT_ITERATIONS, Key, Mechanism, SCRAM_SHA_256, SCRAM_SHA_256_PLUS, ScramError, ScramKeys,
+    ScramServer, ScramVerifier, Target,
 };
 use crate::sqlstate::SqlState;
 use crate::write;
@@ -37,6 +39,8 @@ pub struct Challenge {
     pub nonce: String,
     /// The same for the life of the process, and random.
     pub process_secret: [u8; 32],
+    /// The hash of our certificate (`tls-server-end-point`), over a connection that can be bound to it.
+    pub end_point: Option<Arc<[u8]>>,
 }
 
 impl fmt::Debug for Challenge {
@@ -95,6 +99,12 @@ impl ClientAuthError {
         }
     }
 
+    /// Whether it looks like a guess, rather than like a client that does not speak the protocol.
+    #[must_use]
+    pub fn is_wrong_secret(&self) -> bool {
+        matches!(self, Self::WrongPassword)
+    }
+
     /// What the client is told; PostgreSQL's texts.
     #[must_use]
     pub fn to_client(&self, user: &str) -> PgError {
@@ -117,6 +127,13 @@ impl ClientFacing for ScramError {
                 PgError::fatal(SqlState::PROTOCOL_VIOLATION, "malformed SCRAM message").with_detail(*detail)
             }
             Self::Unsupported(text) => PgError::fatal(SqlState::FEATURE_NOT_SUPPORTED, *text),
+            Self::Downgrade => {
+                PgError::fatal(SqlState::INVALID_AUTHORIZATION_SPECIFICATION, self.to_string()).with_detail(
+                    "The client supports SCRAM channel binding but thinks the server does not.  \
+                     However, this server does support channel binding.",
+                )
+            }
+            Self::Channel => PgError::fatal(SqlState::INVALID_AUTHORIZATION_SPECIFICATION, self.to_string()),
             Self::Nonce => PgError::fatal(SqlState::PROTOCOL_VIOLATION, "invalid SCRAM response")
                 .with_detail("Nonce does not match."),
             Self::WrongPassword | Self::Iterations(_) | Self::ServerSignature | Self::Server(_) => {
@@ -152,21 +169,22 @@ enum State {
         hash: Option<Md5Hash>,
         salt: [u8; 4],
     },
-    /// The mechanism is offered.
-    ScramBegin {
-        target: Target,
-        nonce: String,
-    },
+    /// The mechanisms are offered.
+    ScramBegin(Exchange),
     /// The mechanism was chosen without data.
-    ScramChosen {
-        target: Target,
-        nonce: String,
-    },
+    ScramChosen(Exchange, Mechanism),
     Scram {
         server: ScramServer,
         server_key: Key,
     },
     Over,
+}
+
+/// What a SCRAM exchange begins with.
+struct Exchange {
+    target: Target,
+    nonce: String,
+    end_point: Option<Arc<[u8]>>,
 }
 
 impl fmt::Debug for ClientAuth {
@@ -179,8 +197,10 @@ impl ClientAuth {
     /// A login of `user` by `method` against what is stored (`None`: unknown user).
     #[must_use]
     pub fn new(method: Method, user: &[u8], secret: Option<StoredSecret>, challenge: Challenge) -> Self {
-        let Challenge { md5_salt: salt, nonce, process_secret } = challenge;
-        let scram = |secret| State::ScramBegin { target: target(secret, user, &process_secret), nonce };
+        let Challenge { md5_salt: salt, nonce, process_secret, end_point } = challenge;
+        let scram = |secret| {
+            State::ScramBegin(Exchange { target: target(secret, user, &process_secret), nonce, end_point })
+        };
         let state = match (method, secret) {
             (Method::Trust, _) => State::Trust,
             (Method::Password, secret) => State::Password(secret),
@@ -203,12 +223,14 @@ impl ClientAuth {
             }
             State::Password(_) => write::authentication_cleartext_password(out),
             State::Md5 { salt, .. } => write::authentication_md5_password(out, *salt),
-            State::ScramBegin { .. } => {
-                if write::authentication_sasl(out, &[SCRAM_SHA_256]).is_err() {
+            State::ScramBegin(exchange) => {
+                let both: &[&str] = &[SCRAM_SHA_256_PLUS, SCRAM_SHA_256];
+                let offered = if exchange.end_point.is_some() { both } else { &[SCRAM_SHA_256] };
+                if write::authentication_sasl(out, offered).is_err() {
                     return ClientStep::Failed(ClientAuthError::Protocol("mechanism list too long"));
                 }
             }
-            State::ScramChosen { .. } | State::Scram { .. } | State::Over => return out_of_turn(),
+            State::ScramChosen(..) | State::Scram { .. } | State::Over => return out_of_turn(),
         }
         ClientStep::Wait
     }
@@ -218,12 +240,12 @@ impl ClientAuth {
         let result = match std::mem::replace(&mut self.state, State::Over) {
             State::Password(secret) => self.password(secret, body),
             State::Md5 { hash, salt } => self.md5(hash, salt, body),
-            State::ScramBegin { target, nonce } => {
-                let first = initial_response(body);
-                return self.scram_first(target, nonce, first, out);
+            State::ScramBegin(exchange) => {
+                let first = initial_response(body, exchange.end_point.is_some());
+                return self.scram_first(exchange, first, out);
             }
-            State::ScramChosen { target, nonce } => {
-                return self.scram_first(target, nonce, Ok(Some(body)), out);
+            State::ScramChosen(exchange, mechanism) => {
+                return self.scram_first(exchange, Ok((mechanism, Some(body))), out);
             }
             State::Scram { server, server_key } => scram_final(server, server_key, body, out),
             State::Trust | State::Over => return out_of_turn(),
@@ -265,18 +287,20 @@ impl ClientAuth {
 
     fn scram_first(
         &mut self,
-        target: Target,
-        nonce: String,
-        first: Result<Option<&[u8]>, ClientAuthError>,
+        exchange: Exchange,
+        first: Result<(Mechanism, Option<&[u8]>), ClientAuthError>,
         out: &mut BytesMut,
     ) -> ClientStep {
-        let server_key = target.server_key();
+        let server_key = exchange.target.server_key();
         let started = first.and_then(|first| match first {
-            Some(first) => ScramServer::start(target, first, &nonce)
-                .map_err(ClientAuthError::Scram)
-                .map(|(server, reply)| (State::Scram { server, server_key }, reply)),
+            (mechanism, Some(first)) => {
+                let Exchange { target, nonce, end_point } = exchange;
+                ScramServer::start(target, first, &nonce, mechanism, end_point.as_deref())
+                    .map_err(ClientAuthError::Scram)
+                    .map(|(server, reply)| (State::Scram { server, server_key }, reply))
+            }
             // Chosen without data: an empty challenge asks for it (`scram_exchange` in PostgreSQL).
-            None => Ok((State::ScramChosen { target, nonce }, Vec::new())),
+            (mechanism, None) => Ok((State::ScramChosen(exchange, mechanism), Vec::new())),
         });
         let sent = started.and_then(|(state, reply)| {
             self.state = state;
@@ -316,7 +340,10 @@ fn target(secret: Option<StoredSecret>, user: &[u8], process_secret: &[u8]) -> T
 }
 
 /// A PasswordMessage's text: one string, not empty.
-fn password_of(body: &[u8]) -> Result<&[u8], ClientAuthError> {
+///
+/// # Errors
+/// When it is something else.
+pub fn password_of(body: &[u8]) -> Result<&[u8], ClientAuthError> {
     let text = body.strip_suffix(&[0]).filter(|text| !text.contains(&0));
     match text {
         Some([]) => Err(ClientAuthError::EmptyPassword),
@@ -325,20 +352,23 @@ fn password_of(body: &[u8]) -> Result<&[u8], ClientAuthError> {
     }
 }
 
-/// A SASLInitialResponse's data; the mechanism must be the one offered.
-fn initial_response(body: &[u8]) -> Result<Option<&[u8]>, ClientAuthError> {
+/// A SASLInitialResponse's mechanism, which must be one that was offered, and its data.
+fn initial_response(body: &[u8], with_plus: bool) -> Result<(Mechanism, Option<&[u8]>), ClientAuthError> {
     const INVALID: ClientAuthError = ClientAuthError::Protocol("invalid SASLInitialResponse message");
     let end = body.iter().position(|&byte| byte == 0).ok_or(INVALID)?;
     let (mechanism, rest) = body.split_at_checked(end).ok_or(INVALID)?;
-    // SCRAM-SHA-256-PLUS is not offered, so choosing it is wrong too.
-    if mechanism != SCRAM_SHA_256.as_bytes() {
+    let mechanism = if mechanism == SCRAM_SHA_256.as_bytes() {
+        Mechanism::Sha256
+    } else if mechanism == SCRAM_SHA_256_PLUS.as_bytes() && with_plus {
+        Mechanism::Sha256Plus
+    } else {
         let text = "client selected an invalid SASL authentication mechanism";
         return Err(ClientAuthError::Protocol(text));
-    }
+    };
     let (len, data) = rest.get(1..).and_then(|rest| rest.split_first_chunk::<4>()).ok_or(INVALID)?;
     match i32::from_be_bytes(*len) {
-        -1 if data.is_empty() => Ok(None),
-        len if usize::try_from(len) == Ok(data.len()) => Ok(Some(data)),
+        -1 if data.is_empty() => Ok((mechanism, None)),
+        len if usize::try_from(len) == Ok(data.len()) => Ok((mechanism, Some(data))),
         _ => Err(INVALID),
     }
 }

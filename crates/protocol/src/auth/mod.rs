@@ -11,8 +11,8 @@ use std::fmt;
 
 use crate::md5::Md5Hash;
 use crate::scram::{Key, ScramKeys, ScramVerifier};
-pub use client::{Challenge, ClientAuth, ClientAuthError, ClientStep, Learned, Method};
-pub use server::{AuthError, ServerAuth, Step};
+pub use client::{Challenge, ClientAuth, ClientAuthError, ClientStep, Learned, Method, password_of};
+pub use server::{AuthError, Channel, ServerAuth, Step};
 
 /// What proves us to a node.
 #[derive(Clone, PartialEq, Eq, Default)]

@@ -7,7 +7,9 @@ use bytes::BytesMut;
 use super::Credentials;
 use crate::error::{ClientFacing, PgError};
 use crate::md5::Md5Hash;
-use crate::scram::{AwaitingFinal, ClientSecret, SCRAM_SHA_256, ScramClient, ScramError};
+use crate::scram::{
+    AwaitingFinal, ClientChannel, ClientSecret, SCRAM_SHA_256, SCRAM_SHA_256_PLUS, ScramClient, ScramError,
+};
 use crate::sqlstate::SqlState;
 use crate::write::{self, WriteError};
 
@@ -81,7 +83,18 @@ pub struct ServerAuth {
     user: Vec<u8>,
     credentials: Credentials,
     nonce: String,
+    channel: Channel,
     state: State,
+}
+
+/// The connection to the node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Channel {
+    /// In the clear.
+    #[default]
+    Plain,
+    /// TLS, with the hash of the node's certificate where it has one (`tls-server-end-point`).
+    Tls(Option<Vec<u8>>),
 }
 
 #[derive(Debug)]
@@ -108,7 +121,14 @@ impl ServerAuth {
     /// A login as `user`. `nonce`: fresh random printable ASCII without commas (used by SCRAM).
     #[must_use]
     pub fn new(user: &[u8], credentials: Credentials, nonce: String) -> Self {
-        Self { user: user.to_vec(), credentials, nonce, state: State::Begin }
+        Self { user: user.to_vec(), credentials, nonce, channel: Channel::Plain, state: State::Begin }
+    }
+
+    /// Over that connection: SCRAM is bound to it where the node can.
+    #[must_use]
+    pub fn over(mut self, channel: Channel) -> Self {
+        self.channel = channel;
+        self
     }
 
     /// Takes the body of an Authentication message (`R`).
@@ -161,8 +181,19 @@ impl ServerAuth {
     }
 
     fn sasl(&mut self, mechanisms: &[u8]) -> Result<Step, AuthError> {
-        let mut offered = mechanisms.split(|&byte| byte == 0).filter(|name| !name.is_empty());
-        if !offered.any(|name| name == SCRAM_SHA_256.as_bytes()) {
+        let offers = |wanted: &str| mechanisms.split(|&byte| byte == 0).any(|name| name == wanted.as_bytes());
+        let plus = offers(SCRAM_SHA_256_PLUS);
+        if plus && self.channel == Channel::Plain {
+            // libpq refuses it too: somebody between us has TLS with the node.
+            return Err(AuthError::Protocol("SCRAM-SHA-256-PLUS offered over a connection without TLS"));
+        }
+        let channel = match std::mem::take(&mut self.channel) {
+            Channel::Tls(Some(hash)) if plus => ClientChannel::EndPoint(hash),
+            Channel::Tls(Some(_)) => ClientChannel::NotOffered,
+            Channel::Tls(None) | Channel::Plain => ClientChannel::Unbound,
+        };
+        let bound = matches!(channel, ClientChannel::EndPoint(_));
+        if !bound && !offers(SCRAM_SHA_256) {
             let shown = String::from_utf8_lossy(mechanisms).replace('\0', " ");
             let shown: String = shown.trim().chars().take(100).collect();
             return Err(AuthError::Unsupported(format!("SASL ({shown})")));
@@ -172,9 +203,10 @@ impl ServerAuth {
             Credentials::ScramKeys(keys) => ClientSecret::Keys(keys.clone()),
             Credentials::None | Credentials::Md5Hash(_) => return Err(self.unusable(SCRAM_SHA_256)),
         };
-        let (client, first) = ScramClient::start(secret, &self.nonce);
+        let (client, first) = ScramClient::start(secret, &self.nonce, channel);
         self.state = State::ScramFirst(client);
-        send(|out| write::sasl_initial_response(out, SCRAM_SHA_256, &first))
+        let mechanism = if bound { SCRAM_SHA_256_PLUS } else { SCRAM_SHA_256 };
+        send(|out| write::sasl_initial_response(out, mechanism, &first))
     }
 
     fn unusable(&self, method: &'static str) -> AuthError {

@@ -10,7 +10,7 @@ use crate::sqlstate::SqlState;
 use crate::write;
 
 fn challenge() -> Challenge {
-    Challenge { md5_salt: *b"salt", nonce: "server-nonce".into(), process_secret: [7; 32] }
+    Challenge { md5_salt: *b"salt", nonce: "server-nonce".into(), process_secret: [7; 32], end_point: None }
 }
 
 fn verifier(password: &[u8]) -> ScramVerifier {
@@ -164,7 +164,11 @@ fn request(code: u32, data: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_server_that_skips_its_proof_is_refused() {
-    let mut client = fresh();
+    assert!(
+        fresh().feed(&request(10, b"SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0")).is_err(),
+        "PLUS without TLS"
+    );
+    let mut client = fresh().over(Channel::Tls(None));
     assert!(matches!(client.feed(&request(10, b"SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0")), Ok(Step::Send(_))));
     let early = client.feed(&request(0, b"")).unwrap_err();
     assert_eq!(early, AuthError::Protocol("AuthenticationOk before the server proved itself"));
@@ -192,7 +196,10 @@ fn a_password_is_asked_for_once_only() {
         assert!(fresh().feed(&request(code, data)).is_err(), "{code}");
     }
     assert!(fresh().feed(b"\0\0").is_err());
-    let other = fresh().feed(&request(10, b"SCRAM-SHA-256-PLUS\0OAUTHBEARER\0\0")).unwrap_err();
+    let other = fresh()
+        .over(Channel::Tls(None))
+        .feed(&request(10, b"SCRAM-SHA-256-PLUS\0OAUTHBEARER\0\0"))
+        .unwrap_err();
     assert_eq!(other, AuthError::Unsupported("SASL (SCRAM-SHA-256-PLUS OAUTHBEARER)".into()));
     assert_eq!(fresh().feed(&request(0, b"")), Ok(Step::Ok));
 }

@@ -32,6 +32,19 @@ impl fmt::Debug for ClientSecret {
 pub struct ScramClient {
     secret: ClientSecret,
     nonce: String,
+    binding: Binding,
+    end_point: Vec<u8>,
+}
+
+/// What we say of the channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientChannel {
+    /// There is none that could be bound.
+    Unbound,
+    /// It could be bound, and the server does not offer that.
+    NotOffered,
+    /// Bound to the server's certificate, by its hash (`tls-server-end-point`).
+    EndPoint(Vec<u8>),
 }
 
 /// An exchange whose final message was made. Only [`AwaitingFinal::finish`] makes it count.
@@ -53,9 +66,14 @@ impl ScramClient {
     /// Makes client-first-message. `nonce`: fresh random printable ASCII without commas. The user
     /// name stays empty: a server takes that of the start-up packet.
     #[must_use]
-    pub fn start(secret: ClientSecret, nonce: &str) -> (Self, Vec<u8>) {
-        let first = format!("n,,n=,r={nonce}").into_bytes();
-        (Self { secret, nonce: nonce.to_owned() }, first)
+    pub fn start(secret: ClientSecret, nonce: &str, channel: ClientChannel) -> (Self, Vec<u8>) {
+        let (binding, end_point) = match channel {
+            ClientChannel::Unbound => (Binding::Unsupported, Vec::new()),
+            ClientChannel::NotOffered => (Binding::NotOffered, Vec::new()),
+            ClientChannel::EndPoint(hash) => (Binding::EndPoint, hash),
+        };
+        let first = format!("{}n=,r={nonce}", binding.header()).into_bytes();
+        (Self { secret, nonce: nonce.to_owned(), binding, end_point }, first)
     }
 
     /// Takes server-first-message and makes client-final-message.
@@ -73,7 +91,7 @@ impl ScramClient {
             ClientSecret::Password(password) => ScramKeys::derive(&password, &first.salt, first.iterations),
             ClientSecret::Keys(keys) => keys,
         };
-        let without_proof = format!("c={},r={}", Binding::Unsupported.encoded(), first.nonce);
+        let without_proof = format!("c={},r={}", self.binding.encoded(&self.end_point), first.nonce);
         let bare = format!("n=,r={},", self.nonce);
         let auth_message: [&[u8]; 4] = [bare.as_bytes(), server_first, b",", without_proof.as_bytes()];
         let proof = xor(&keys.client_key, &hmac(&hash(&keys.client_key), &auth_message));

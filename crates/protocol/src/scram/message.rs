@@ -6,7 +6,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{Key, MAX_ITERATIONS, MAX_MESSAGE_LEN, ScramError};
+use super::{Key, MAX_ITERATIONS, MAX_MESSAGE_LEN, Mechanism, ScramError};
 
 /// The client's word about channel binding (the GS2 header's first letter).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,15 +15,24 @@ pub(super) enum Binding {
     Unsupported,
     /// `y`: the client could, and believes that the server cannot.
     NotOffered,
+    /// `p=tls-server-end-point`.
+    EndPoint,
 }
 
 impl Binding {
-    /// The GS2 header in base64: the value of `c=` in the client's final message.
-    pub(super) fn encoded(self) -> &'static str {
+    /// The GS2 header.
+    pub(super) fn header(self) -> &'static str {
         match self {
-            Self::Unsupported => "biws",
-            Self::NotOffered => "eSws",
+            Self::Unsupported => "n,,",
+            Self::NotOffered => "y,,",
+            Self::EndPoint => "p=tls-server-end-point,,",
         }
+    }
+
+    /// The value of `c=` in the client's final message: the header and, with `EndPoint`, the channel's hash.
+    pub(super) fn encoded(self, end_point: &[u8]) -> String {
+        let hash = if self == Self::EndPoint { end_point } else { &[] };
+        STANDARD.encode([self.header().as_bytes(), hash].concat())
     }
 }
 
@@ -98,19 +107,29 @@ fn nonce(value: &str) -> Result<&str, ScramError> {
     if valid { Ok(value) } else { Err(ScramError::Malformed("Non-printable characters in SCRAM nonce.")) }
 }
 
-pub(super) fn client_first(message: &[u8]) -> Result<ClientFirst<'_>, ScramError> {
+/// `mechanism` is the one that the client selected.
+pub(super) fn client_first(message: &[u8], mechanism: Mechanism) -> Result<ClientFirst<'_>, ScramError> {
     let text = text(message)?;
     let (flag, rest) = text.split_once(',').ok_or(ScramError::Malformed("Comma expected."))?;
     let binding = match flag {
         "n" => Binding::Unsupported,
         "y" => Binding::NotOffered,
-        _ if flag.starts_with("p=") => {
+        _ if flag.starts_with("p=") && mechanism == Mechanism::Sha256 => {
             let text = "The client selected SCRAM-SHA-256 without channel binding, \
                 but the SCRAM message includes channel binding data.";
             return Err(ScramError::Malformed(text));
         }
+        "p=tls-server-end-point" => Binding::EndPoint,
+        _ if flag.starts_with("p=") => {
+            return Err(ScramError::Unsupported("unsupported SCRAM channel-binding type"));
+        }
         _ => return Err(ScramError::Malformed("Unexpected channel-binding flag.")),
     };
+    if mechanism == Mechanism::Sha256Plus && binding != Binding::EndPoint {
+        let text = "The client selected SCRAM-SHA-256-PLUS, \
+            but the SCRAM message does not include channel binding data.";
+        return Err(ScramError::Malformed(text));
+    }
     let (authzid, bare) = rest.split_once(',').ok_or(ScramError::Malformed("Comma expected."))?;
     if authzid.starts_with("a=") {
         return Err(ScramError::Unsupported("client uses authorization identity, but it is not supported"));

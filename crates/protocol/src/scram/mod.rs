@@ -13,15 +13,15 @@ use std::fmt;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, Mac};
-use sha2::{Digest, Sha256};
+use sha2::{Digest, Sha256, Sha384, Sha512};
 use subtle::ConstantTimeEq;
 
-pub use client::{AwaitingFinal, ClientSecret, ScramClient};
+pub use client::{AwaitingFinal, ClientChannel, ClientSecret, ScramClient};
 pub use server::{Accepted, ScramServer, Target};
 
 /// The mechanism's name.
 pub const SCRAM_SHA_256: &str = "SCRAM-SHA-256";
-/// The mechanism with channel binding; not offered, not chosen.
+/// The mechanism with channel binding, offered over TLS.
 pub const SCRAM_SHA_256_PLUS: &str = "SCRAM-SHA-256-PLUS";
 /// Iterations of the verifiers we make (PostgreSQL's default).
 pub const DEFAULT_ITERATIONS: u32 = 4096;
@@ -36,6 +36,38 @@ pub const MAX_MESSAGE_LEN: usize = 4096;
 /// A SHA-256 or HMAC-SHA-256 value.
 pub type Key = [u8; 32];
 
+/// What a client selected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mechanism {
+    /// SCRAM-SHA-256.
+    Sha256,
+    /// SCRAM-SHA-256-PLUS.
+    Sha256Plus,
+}
+
+/// The hash that a certificate is bound by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BindingHash {
+    /// SHA-256, also for certificates signed with MD5 or SHA-1.
+    Sha256,
+    /// SHA-384.
+    Sha384,
+    /// SHA-512.
+    Sha512,
+}
+
+impl BindingHash {
+    /// Of the certificate, in DER: the data of `tls-server-end-point` (RFC 5929).
+    #[must_use]
+    pub fn of(self, certificate: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Sha256 => Sha256::digest(certificate).to_vec(),
+            Self::Sha384 => Sha384::digest(certificate).to_vec(),
+            Self::Sha512 => Sha512::digest(certificate).to_vec(),
+        }
+    }
+}
+
 /// Why an exchange failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScramError {
@@ -48,6 +80,12 @@ pub enum ScramError {
     /// The nonce is not the one of this exchange.
     #[error("invalid SCRAM response (nonce does not match)")]
     Nonce,
+    /// The client could have bound the channel and was not offered it; it was offered.
+    #[error("SCRAM channel binding negotiation error")]
+    Downgrade,
+    /// The client speaks over another TLS connection than we do.
+    #[error("SCRAM channel binding check failed")]
+    Channel,
     /// The proof is wrong, or the user has no such secret.
     #[error("wrong password")]
     WrongPassword,

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use subtle::ConstantTimeEq;
 
 use super::message::{self, Binding};
-use super::{DEFAULT_ITERATIONS, Key, SALT_LEN, ScramError, ScramVerifier, hash, hmac, xor};
+use super::{DEFAULT_ITERATIONS, Key, Mechanism, SALT_LEN, ScramError, ScramVerifier, hash, hmac, xor};
 
 /// What a client is checked against.
 #[derive(Debug, Clone)]
@@ -60,8 +60,10 @@ pub fn stable_salt(process_secret: &[u8], user: &[u8]) -> [u8; SALT_LEN] {
 /// An exchange in which the server's first message was made; it waits for the client's final one.
 pub struct ScramServer {
     target: Target,
-    binding: Binding,
+    /// What `c=` must be in the client's final message.
+    channel: String,
     nonce: String,
+    binding: Binding,
     /// client-first-bare and server-first, with commas behind: the head of the AuthMessage.
     transcript: String,
 }
@@ -89,18 +91,30 @@ impl fmt::Debug for ScramServer {
 
 impl ScramServer {
     /// Takes client-first-message and makes server-first-message. `nonce` is our part of the nonce:
-    /// fresh random printable ASCII without commas, 18 bytes of entropy or more.
+    /// fresh random printable ASCII without commas, 18 bytes of entropy or more. `end_point` is the hash of our
+    /// certificate when SCRAM-SHA-256-PLUS was offered, `mechanism` what the client selected.
     ///
     /// # Errors
-    /// When the message breaks the protocol or asks for what we do not do.
-    pub fn start(target: Target, client_first: &[u8], nonce: &str) -> Result<(Self, Vec<u8>), ScramError> {
-        let first = message::client_first(client_first)?;
+    /// When the message breaks the protocol, asks for what we do not do, or shows that somebody between us took
+    /// SCRAM-SHA-256-PLUS out of the offer.
+    pub fn start(
+        target: Target,
+        client_first: &[u8],
+        nonce: &str,
+        mechanism: Mechanism,
+        end_point: Option<&[u8]>,
+    ) -> Result<(Self, Vec<u8>), ScramError> {
+        let first = message::client_first(client_first, mechanism)?;
+        if first.binding == Binding::NotOffered && end_point.is_some() {
+            return Err(ScramError::Downgrade);
+        }
         let nonce = format!("{}{nonce}", first.nonce);
         let verifier = target.verifier();
         let salt = STANDARD.encode(&verifier.salt);
         let server_first = format!("r={nonce},s={salt},i={}", verifier.iterations);
         let transcript = format!("{},{server_first},", first.bare);
-        let server = Self { binding: first.binding, nonce, transcript, target };
+        let channel = first.binding.encoded(end_point.unwrap_or_default());
+        let server = Self { channel, binding: first.binding, nonce, transcript, target };
         Ok((server, server_first.into_bytes()))
     }
 
@@ -110,7 +124,10 @@ impl ScramServer {
     /// `WrongPassword`, or what breaks the protocol.
     pub fn finish(self, client_final: &[u8]) -> Result<Accepted, ScramError> {
         let last = message::client_final(client_final)?;
-        if last.binding != self.binding.encoded() {
+        if !bool::from(last.binding.as_bytes().ct_eq(self.channel.as_bytes())) {
+            if self.binding == Binding::EndPoint {
+                return Err(ScramError::Channel);
+            }
             return Err(ScramError::Malformed(
                 "Unexpected SCRAM channel-binding attribute in client-final-message.",
             ));

@@ -23,7 +23,8 @@ fn rfc_verifier() -> ScramVerifier {
 fn the_exchange_of_rfc_7677_on_the_servers_side() {
     let first = format!("n,,n=user,r={RFC_CLIENT_NONCE}");
     let target = Target::Real(rfc_verifier());
-    let (server, server_first) = ScramServer::start(target, first.as_bytes(), RFC_SERVER_NONCE).unwrap();
+    let (server, server_first) =
+        ScramServer::start(target, first.as_bytes(), RFC_SERVER_NONCE, Mechanism::Sha256, None).unwrap();
     assert_eq!(server_first, RFC_SERVER_FIRST.as_bytes());
     let accepted = server.finish(RFC_CLIENT_FINAL.as_bytes()).unwrap();
     assert_eq!(accepted.server_final, RFC_SERVER_FINAL.as_bytes());
@@ -91,14 +92,16 @@ fn an_unknown_user_gets_the_same_salt_every_time_and_never_in() {
     assert_eq!(salt_of(b"a").salt, stable_salt(b"process", b"a"));
     // Even with the keys that the mock verifier belongs to, the exchange fails.
     let verifier = ScramVerifier::derive(b"pencil", b"0123456789abcdef", 1);
-    let (client, first) = ScramClient::start(ClientSecret::Password(b"pencil".to_vec()), "cn");
-    let (server, server_first) = ScramServer::start(Target::Mock(verifier), &first, "sn").unwrap();
+    let (client, first) =
+        ScramClient::start(ClientSecret::Password(b"pencil".to_vec()), "cn", ClientChannel::Unbound);
+    let (server, server_first) =
+        ScramServer::start(Target::Mock(verifier), &first, "sn", Mechanism::Sha256, None).unwrap();
     let (_, last) = client.server_first(&server_first).unwrap();
     assert_eq!(server.finish(&last), Err(ScramError::WrongPassword));
 }
 
 fn start_with(first: &str) -> Result<(ScramServer, Vec<u8>), ScramError> {
-    ScramServer::start(Target::Real(rfc_verifier()), first.as_bytes(), "server")
+    ScramServer::start(Target::Real(rfc_verifier()), first.as_bytes(), "server", Mechanism::Sha256, None)
 }
 
 #[test]
@@ -156,7 +159,8 @@ fn broken_final_messages_are_refused() {
 #[test]
 fn a_false_server_is_found_out() {
     let begin = |server_first: &str| {
-        let (client, _) = ScramClient::start(ClientSecret::Password(b"pencil".to_vec()), "client");
+        let (client, _) =
+            ScramClient::start(ClientSecret::Password(b"pencil".to_vec()), "client", ClientChannel::Unbound);
         client.server_first(server_first.as_bytes()).map(|(waiting, _)| waiting)
     };
     assert_eq!(begin("r=client,s=AAAA,i=1").unwrap_err(), ScramError::Nonce);
@@ -185,8 +189,9 @@ fn a_false_server_is_found_out() {
 
 /// One exchange of our client and our server; the client key learned when it succeeds.
 fn exchange(secret: ClientSecret, verifier: &ScramVerifier) -> Result<Key, ScramError> {
-    let (client, first) = ScramClient::start(secret, "client-nonce");
-    let (server, server_first) = ScramServer::start(Target::Real(verifier.clone()), &first, "server-nonce")?;
+    let (client, first) = ScramClient::start(secret, "client-nonce", ClientChannel::Unbound);
+    let (server, server_first) =
+        ScramServer::start(Target::Real(verifier.clone()), &first, "server-nonce", Mechanism::Sha256, None)?;
     let (waiting, last) = client.server_first(&server_first)?;
     let accepted = server.finish(&last)?;
     waiting.finish(&accepted.server_final)?;
@@ -219,7 +224,7 @@ proptest! {
         let verifier = ScramVerifier::derive(password.as_bytes(), b"0123456789abcdef", iterations);
         let mut client = ScramSha256::new(password.as_bytes(), ChannelBinding::unrequested());
         let (server, server_first) =
-            ScramServer::start(Target::Real(verifier), client.message(), "server-nonce").unwrap();
+            ScramServer::start(Target::Real(verifier), client.message(), "server-nonce", Mechanism::Sha256, None).unwrap();
         client.update(&server_first).unwrap();
         let accepted = server.finish(client.message()).unwrap();
         client.finish(&accepted.server_final).unwrap();
@@ -228,13 +233,59 @@ proptest! {
     #[test]
     fn random_messages_never_panic(message in "[a-zA-Z=,+/0-9 é]{0,80}", bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
         for message in [message.as_bytes(), &bytes] {
-            if let Ok((server, _)) = ScramServer::start(Target::Real(rfc_verifier()), message, "s") {
+            if let Ok((server, _)) = ScramServer::start(Target::Real(rfc_verifier()), message, "s", Mechanism::Sha256, None) {
                 prop_assert!(server.finish(message).is_err());
             }
-            let (server, _) = ScramServer::start(Target::Real(rfc_verifier()), b"n,,n=,r=c", "s").unwrap();
+            let (server, _) = ScramServer::start(Target::Real(rfc_verifier()), b"n,,n=,r=c", "s", Mechanism::Sha256, None).unwrap();
             prop_assert!(server.finish(message).is_err());
             let _ = message::server_first(message);
             let _ = message::server_final(message);
         }
     }
+}
+
+/// One exchange: what the client says of the channel, what it selects, what the server offers.
+fn over(channel: ClientChannel, mechanism: Mechanism, offered: Option<&[u8]>) -> Result<(), ScramError> {
+    let (client, first) = ScramClient::start(ClientSecret::Password(b"pencil".to_vec()), "cn", channel);
+    let (server, server_first) =
+        ScramServer::start(Target::Real(rfc_verifier()), &first, "sn", mechanism, offered)?;
+    let (client, last) = client.server_first(&server_first)?;
+    client.finish(&server.finish(&last)?.server_final)
+}
+
+/// AU-07: bound to the certificate, and nobody can take the offer away.
+#[test]
+fn au_07_channels_are_bound_and_downgrades_noticed() {
+    use Mechanism::{Sha256, Sha256Plus};
+    let (hash, other) = (b"hash of the certificate".as_slice(), b"another".to_vec());
+    let bound = || ClientChannel::EndPoint(hash.to_vec());
+    assert_eq!(over(bound(), Sha256Plus, Some(hash)), Ok(()));
+    assert_eq!(
+        over(ClientChannel::EndPoint(other), Sha256Plus, Some(hash)),
+        Err(ScramError::Channel),
+        "another connection"
+    );
+    assert_eq!(over(ClientChannel::NotOffered, Sha256, None), Ok(()));
+    assert_eq!(over(ClientChannel::NotOffered, Sha256, Some(hash)), Err(ScramError::Downgrade));
+    assert_eq!(over(ClientChannel::Unbound, Sha256, Some(hash)), Ok(()));
+    for (channel, mechanism) in [(bound(), Sha256), (ClientChannel::Unbound, Sha256Plus)] {
+        let refused = over(channel, mechanism, Some(hash));
+        assert!(matches!(refused, Err(ScramError::Malformed(_))), "{refused:?}");
+    }
+    let unique = ScramServer::start(
+        Target::Real(rfc_verifier()),
+        b"p=tls-unique,,n=,r=c",
+        "sn",
+        Sha256Plus,
+        Some(hash),
+    );
+    assert!(matches!(unique, Err(ScramError::Unsupported(_))));
+}
+
+/// RFC 5929: the hash of the certificate's own signature.
+#[test]
+fn au_07_certificates_are_hashed() {
+    assert_eq!(BindingHash::Sha256.of(b"").len(), 32);
+    assert_eq!(BindingHash::Sha384.of(b"").len(), 48);
+    assert_eq!(BindingHash::Sha512.of(b"").len(), 64);
 }

@@ -242,7 +242,8 @@ impl Keeper {
         who: &OpenAs,
     ) -> Result<Connected, ConnectError> {
         let address = NodeAddress { hostname: node.hostname.to_string(), port: node.port };
-        let mut options = connect_options(who, config, Arc::new(address));
+        let tls = Arc::clone(&self.shared.deps.tls.load().nodes);
+        let mut options = connect_options(who, config, Arc::new(address), tls);
         let params = [
             ("application_name", "pgweir catalog"),
             ("search_path", "pg_catalog"),

@@ -62,6 +62,12 @@ pub enum ConnectError {
     /// The connection broke during the login.
     #[error("connection lost: {0}")]
     Lost(#[source] io::Error),
+    /// The server has no TLS, and `backend_sslmode` asks for it.
+    #[error("the server does not support TLS, which backend_sslmode asks for")]
+    NoTls,
+    /// TLS could not be established: the handshake, or the server's certificate.
+    #[error("TLS with the server failed: {0}")]
+    Tls(#[source] io::Error),
     /// The server hung up during the login, without a word.
     #[error("the server closed the connection unexpectedly")]
     Closed,
@@ -87,9 +93,12 @@ impl ConnectError {
     #[must_use]
     pub fn kind(&self) -> ConnectFailure {
         match self {
-            Self::Resolve(_) | Self::Unreachable(_) | Self::Lost(_) | Self::Closed => {
-                ConnectFailure::Unreachable
-            }
+            Self::Resolve(_)
+            | Self::Unreachable(_)
+            | Self::Lost(_)
+            | Self::Closed
+            | Self::NoTls
+            | Self::Tls(_) => ConnectFailure::Unreachable,
             Self::TimedOut => ConnectFailure::TimedOut,
             Self::Rejected(error) if error.code().is_some_and(|code| code.is_not_ready()) => {
                 ConnectFailure::NotReady
@@ -124,6 +133,7 @@ impl ClientFacing for ConnectError {
                 PgError::error(SqlState::PROTOCOL_VIOLATION, format!("invalid start-up parameter: {error}"))
             }
             Self::Resolve(_) | Self::Unreachable(_) => ours("could not connect to the server"),
+            Self::NoTls | Self::Tls(_) => ours("could not establish a secure connection to the server"),
             Self::Lost(_) | Self::Closed => ours("the server closed the connection unexpectedly"),
             Self::RejectedAsText(_) => ours("the server could not accept the connection"),
         }

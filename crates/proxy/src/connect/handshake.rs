@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use bytes::{Buf, Bytes, BytesMut};
-use protocol::auth::{ServerAuth, Step};
+use protocol::auth::{Channel, ServerAuth, Step};
 use protocol::frame::{HEADER_LEN, backend_header};
 use protocol::{message, write};
 use rand::Rng;
@@ -73,7 +73,8 @@ impl<'a> Reader<'a> {
     }
 
     async fn send(&mut self, bytes: &[u8]) -> Result<(), ConnectError> {
-        self.stream.write_all(bytes).await.map_err(ConnectError::Lost)
+        self.stream.write_all(bytes).await.map_err(ConnectError::Lost)?;
+        self.stream.flush().await.map_err(ConnectError::Lost)
     }
 
     async fn more(&mut self) -> Result<(), ConnectError> {
@@ -117,6 +118,7 @@ impl<'a> Reader<'a> {
 pub(super) async fn handshake(
     mut stream: Stream,
     options: &ConnectOptions,
+    channel: Channel,
 ) -> Result<Connected, ConnectError> {
     let mut params = vec![("user", options.user.as_str()), ("database", options.database.as_str())];
     params.extend(options.params.iter().map(|(name, value)| (name.as_str(), value.as_str())));
@@ -128,14 +130,19 @@ pub(super) async fn handshake(
     if let Some(text) = reader.text_error().await? {
         return Err(ConnectError::RejectedAsText(text));
     }
-    authenticate(&mut reader, options).await?;
+    authenticate(&mut reader, options, channel).await?;
     let Facts { parameters, backend_pid, secret } = settle(&mut reader).await?;
     Ok(Connected { stream, parameters, backend_pid, secret, leftover })
 }
 
 /// Up to AuthenticationOk.
-async fn authenticate(reader: &mut Reader<'_>, options: &ConnectOptions) -> Result<(), ConnectError> {
-    let mut auth = ServerAuth::new(options.user.as_bytes(), options.credentials.clone(), nonce());
+async fn authenticate(
+    reader: &mut Reader<'_>,
+    options: &ConnectOptions,
+    channel: Channel,
+) -> Result<(), ConnectError> {
+    let auth = ServerAuth::new(options.user.as_bytes(), options.credentials.clone(), nonce());
+    let mut auth = auth.over(channel);
     loop {
         let message = reader.next().await?;
         match message.tag {

@@ -8,6 +8,7 @@
 mod dial;
 mod error;
 mod handshake;
+mod secure;
 mod simple;
 #[cfg(test)]
 mod tests;
@@ -24,10 +25,12 @@ use protocol::write;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout_at};
 
+use crate::cancel::CancelKey;
 use crate::stream::Stream;
+use crate::tls::NodeTls;
 pub use error::{ConnectError, ServerError};
 pub(crate) use handshake::nonce;
-pub use simple::{QueryError, Rows, query, query_large};
+pub use simple::{QueryError, Rows, query, query_large, query_with};
 
 /// Where a node listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -90,6 +93,8 @@ impl From<&config::Config> for Keepalive {
 pub struct ConnectOptions {
     /// Where to.
     pub address: Arc<NodeAddress>,
+    /// Whether and how it is encrypted, over TCP.
+    pub tls: Arc<NodeTls>,
     /// As whom.
     pub user: String,
     /// To which database.
@@ -138,10 +143,7 @@ pub fn credentials(secret: Option<&Secret>, learned: &Learned) -> Credentials {
 /// See [`ConnectError`]; the connection is closed.
 pub async fn connect(options: &ConnectOptions) -> Result<Connected, ConnectError> {
     let deadline = Instant::now() + options.connect_timeout;
-    let connecting = Box::pin(async {
-        let stream = dial::dial(&options.address, Some(&options.keepalive), deadline).await?;
-        handshake::handshake(stream, options).await
-    });
+    let connecting = Box::pin(secure::connect(options, deadline));
     timeout_at(deadline, connecting).await.unwrap_or(Err(ConnectError::TimedOut))
 }
 
@@ -150,18 +152,17 @@ pub async fn connect(options: &ConnectOptions) -> Result<Connected, ConnectError
 ///
 /// # Errors
 /// When the request cannot be delivered.
-pub async fn send_cancel(
-    address: &NodeAddress,
-    pid: u32,
-    secret: &[u8],
-    timeout: Duration,
-) -> Result<(), ConnectError> {
+pub async fn send_cancel(key: &CancelKey, timeout: Duration) -> Result<(), ConnectError> {
     let deadline = Instant::now() + timeout;
     let mut request = BytesMut::new();
-    write::cancel_request(&mut request, pid, secret)?;
+    write::cancel_request(&mut request, key.pid, &key.secret)?;
     let sending = Box::pin(async {
-        let mut stream = dial::dial(address, None, deadline).await?;
+        let mut stream = dial::dial(&key.address, None, deadline).await?;
+        if let Some(tls) = &key.tls {
+            stream = secure::encrypt(stream, &key.address, tls).await?.stream;
+        }
         stream.write_all(&request).await.map_err(ConnectError::Lost)?;
+        stream.flush().await.map_err(ConnectError::Lost)?;
         // The server answers with nothing but the end; a reset after it has read the request is one too.
         let mut byte = [0; 1];
         while matches!(stream.read(&mut byte).await, Ok(1..)) {}
@@ -175,5 +176,7 @@ pub async fn close(mut connected: Connected) {
     let mut goodbye = BytesMut::new();
     write::terminate(&mut goodbye);
     // A server that is gone cannot hear it, and need not.
-    let _ = connected.stream.write_all(&goodbye).await;
+    if connected.stream.write_all(&goodbye).await.is_ok() {
+        let _ = connected.stream.flush().await;
+    }
 }

@@ -63,7 +63,10 @@ impl From<ConnectError> for QueryError {
             ConnectError::Rejected(error) => Self::Server(error),
             ConnectError::Protocol(text) => Self::Protocol(text),
             ConnectError::Write(error) => Self::Write(error),
-            ConnectError::RejectedAsText(_) | ConnectError::Auth(_) => Self::Protocol("unexpected message"),
+            ConnectError::NoTls
+            | ConnectError::Tls(_)
+            | ConnectError::RejectedAsText(_)
+            | ConnectError::Auth(_) => Self::Protocol("unexpected message"),
         }
     }
 }
@@ -88,8 +91,37 @@ pub async fn query_large(
 ) -> Result<Rows, QueryError> {
     let mut request = BytesMut::new();
     write::query(&mut request, sql)?;
+    ask(connected, &request, within, max_bytes).await
+}
+
+/// As [`query`], one statement with text parameters, by the extended protocol.
+///
+/// # Errors
+/// As [`query`].
+pub async fn query_with(
+    connected: &mut Connected,
+    sql: &str,
+    values: &[&str],
+    within: Duration,
+) -> Result<Rows, QueryError> {
+    let mut request = BytesMut::new();
+    let values: Vec<Option<&[u8]>> = values.iter().map(|value| Some(value.as_bytes())).collect();
+    write::parse(&mut request, "", sql, &[])?;
+    write::bind(&mut request, "", "", &values)?;
+    write::execute(&mut request, "", 0)?;
+    write::sync(&mut request);
+    ask(connected, &request, within, MAX_ANSWER_BYTES).await
+}
+
+async fn ask(
+    connected: &mut Connected,
+    request: &[u8],
+    within: Duration,
+    max_bytes: usize,
+) -> Result<Rows, QueryError> {
     let asking = Box::pin(async {
-        connected.stream.write_all(&request).await.map_err(QueryError::Lost)?;
+        connected.stream.write_all(request).await.map_err(QueryError::Lost)?;
+        connected.stream.flush().await.map_err(QueryError::Lost)?;
         answer(connected, max_bytes).await
     });
     timeout(within, asking).await.unwrap_or(Err(QueryError::TimedOut))
@@ -117,7 +149,7 @@ async fn answer(connected: &mut Connected, max_bytes: usize) -> Result<Rows, Que
             b'E' if outcome.is_ok() => outcome = Err(QueryError::Server(ServerError::new(message.body()))),
             b'S' => set_parameter(parameters, &message.whole)?,
             b'Z' => return outcome,
-            b'T' | b'C' | b'I' | b'N' | b'A' | b'E' => {}
+            b'1' | b'2' | b'T' | b'C' | b'I' | b'N' | b'A' | b'E' => {}
             _ => return Err(QueryError::Protocol("unexpected message in the answer to a query")),
         }
     }

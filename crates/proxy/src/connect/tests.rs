@@ -27,6 +27,7 @@ fn serve<T: Send + 'static>(
 fn options(hostname: &str, port: u16) -> ConnectOptions {
     ConnectOptions {
         address: Arc::new(NodeAddress { hostname: hostname.to_owned(), port }),
+        tls: Arc::default(),
         user: "joe".to_owned(),
         database: "shop".to_owned(),
         params: vec![("application_name".to_owned(), "pgweir".to_owned())],
@@ -39,6 +40,10 @@ fn options(hostname: &str, port: u16) -> ConnectOptions {
             user_timeout: Some(Duration::from_secs(30)),
         },
     }
+}
+
+fn cancel_key(address: Arc<NodeAddress>, secret: &[u8]) -> CancelKey {
+    CancelKey { node: cluster::NodeId(0), address, pid: 7, secret: secret.into(), tls: None }
 }
 
 fn run<T>(future: impl Future<Output = T>) -> T {
@@ -63,7 +68,8 @@ fn read_message(stream: &mut TcpStream) -> (u8, Vec<u8>) {
 
 /// Authenticates the client as a PostgreSQL with that secret would.
 fn let_in(stream: &mut TcpStream, method: Method, secret: Option<StoredSecret>) {
-    let challenge = Challenge { md5_salt: *b"salt", nonce: "nonce".into(), process_secret: [1; 32] };
+    let challenge =
+        Challenge { md5_salt: *b"salt", nonce: "nonce".into(), process_secret: [1; 32], end_point: None };
     let mut auth = ClientAuth::new(method, b"joe", secret, challenge);
     let mut out = BytesMut::new();
     let mut step = auth.begin(&mut out);
@@ -294,7 +300,7 @@ fn a_unix_socket_is_connected_to() {
         request
     });
     let address = NodeAddress { hostname: format!("@{name}"), port: 1 };
-    run(send_cancel(&address, 7, b"abcd", TIMEOUT)).unwrap();
+    run(send_cancel(&cancel_key(Arc::new(address), b"abcd"), TIMEOUT)).unwrap();
     assert_eq!(thread.join().unwrap(), b"\0\0\0\x10\x04\xd2\x16\x2e\0\0\0\x07abcd");
 }
 
@@ -306,12 +312,12 @@ fn a_cancel_request_has_the_secret_as_it_was_and_waits_for_the_end() {
         (request, std::time::Instant::now())
     });
     let secret = [5; 32];
-    run(send_cancel(&options.address, 7, &secret, TIMEOUT)).unwrap();
+    run(send_cancel(&cancel_key(Arc::clone(&options.address), &secret), TIMEOUT)).unwrap();
     let after = std::time::Instant::now();
     let (request, closed) = server.join().unwrap();
     assert!(after >= closed);
     assert_eq!(request, [&b"\x04\xd2\x16\x2e\0\0\0\x07"[..], &secret].concat());
-    let short = run(send_cancel(&options.address, 7, b"", TIMEOUT));
+    let short = run(send_cancel(&cancel_key(options.address, b""), TIMEOUT));
     assert!(matches!(short, Err(ConnectError::Write(_))));
 }
 

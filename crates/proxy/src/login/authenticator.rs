@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::time::Duration;
 
 use config::secrets::Secret;
 use parking_lot::Mutex;
@@ -11,8 +12,12 @@ use protocol::md5::Md5Hash;
 use protocol::scram::server::stable_salt;
 use protocol::scram::{DEFAULT_ITERATIONS, ScramVerifier};
 use rand::Rng;
+use tokio::time::Instant;
 
+use super::LoginError;
 use crate::connect::nonce;
+use crate::registry::Peer;
+use crate::throttle::{Throttle, Verdict};
 
 /// The most verifiers kept; only users who are in the configuration have one.
 const MAX_VERIFIERS: usize = 10_000;
@@ -21,6 +26,7 @@ const MAX_VERIFIERS: usize = 10_000;
 pub struct Authenticator {
     process_secret: [u8; 32],
     verifiers: Mutex<HashMap<String, Derived>>,
+    throttle: Throttle,
 }
 
 /// A verifier, and the password it was made from: another one makes it stale.
@@ -45,12 +51,48 @@ impl Authenticator {
     /// With a fresh random secret.
     #[must_use]
     pub fn new() -> Self {
-        Self { process_secret: rand::rng().random(), verifiers: Mutex::new(HashMap::new()) }
+        Self {
+            process_secret: rand::rng().random(),
+            verifiers: Mutex::default(),
+            throttle: Throttle::default(),
+        }
+    }
+
+    /// Has an attempt wait whose predecessors failed.
+    pub(super) async fn admit(&self, peer: Peer, user: &str) -> Result<(), LoginError> {
+        let Peer::Tcp(address) = peer else { return Ok(()) };
+        match self.throttle.judge(address.ip(), user, Instant::now()) {
+            Verdict::After(Duration::ZERO) => Ok(()),
+            Verdict::After(wait) => {
+                tokio::time::sleep(wait).await;
+                Ok(())
+            }
+            Verdict::Refused => Err(LoginError::TooManyFailures(user.to_owned())),
+        }
+    }
+
+    /// An attempt failed.
+    pub(super) fn failed(&self, peer: Peer, user: &str) {
+        if let Peer::Tcp(address) = peer {
+            self.throttle.failed(address.ip(), user, Instant::now());
+        }
+    }
+
+    /// An attempt succeeded.
+    pub(super) fn succeeded(&self, peer: Peer, user: &str) {
+        if let Peer::Tcp(address) = peer {
+            self.throttle.succeeded(address.ip(), user);
+        }
     }
 
     /// The random inputs of one login.
     pub(super) fn challenge(&self) -> Challenge {
-        Challenge { md5_salt: rand::rng().random(), nonce: nonce(), process_secret: self.process_secret }
+        Challenge {
+            md5_salt: rand::rng().random(),
+            nonce: nonce(),
+            process_secret: self.process_secret,
+            end_point: None,
+        }
     }
 
     /// What is stored of a user, in the form the method needs.

@@ -8,6 +8,9 @@ use protocol::error::{ClientFacing, PgError, write_error};
 use protocol::sqlstate::SqlState;
 use protocol::startup::StartupError;
 
+use super::Outside;
+use crate::lookup::LookupError;
+
 /// See the module's documentation.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
@@ -20,6 +23,18 @@ pub enum LoginError {
         /// An SSLRequest, not a GSSENCRequest.
         ssl: bool,
     },
+    /// TLS was begun without a request, and there is none to be had.
+    #[error("direct TLS, which is off")]
+    NoTls,
+    /// TLS was begun without a request, and the protocol was not named.
+    #[error("direct TLS without ALPN")]
+    NoAlpn,
+    /// The handshake failed.
+    #[error("TLS handshake failed: {0}")]
+    Handshake(#[source] io::Error),
+    /// `ssl: require`, and the client did not ask for TLS.
+    #[error("no TLS, which ssl requires")]
+    TlsRequired,
     /// A name or setting is not UTF-8.
     #[error("invalid byte sequence for encoding \"UTF8\" in the start-up packet")]
     Encoding,
@@ -45,6 +60,35 @@ pub enum LoginError {
         /// Where it wanted to.
         database: String,
     },
+    /// The rule asks for a certificate, and the client showed none.
+    #[error("no certificate was shown (user {0:?})")]
+    NoCertificate(String),
+    /// A proof that others check failed.
+    #[error("{} authentication by pool_hba line {line} failed: {reason} (user {user:?}, database {database:?})", .method.as_str())]
+    Outside {
+        /// Who checked.
+        method: Outside,
+        /// Who it claimed to be.
+        user: String,
+        /// Where it wanted to.
+        database: String,
+        /// The rule's line.
+        line: usize,
+        /// What was wrong; for the log only.
+        reason: String,
+    },
+    /// Nobody could be asked for the user's secret.
+    #[error("{error} (user {user:?})")]
+    Lookup {
+        /// Why not.
+        #[source]
+        error: LookupError,
+        /// Whose.
+        user: String,
+    },
+    /// Too many attempts failed from there.
+    #[error("too many failed logins from this address (user {0:?})")]
+    TooManyFailures(String),
     /// Another message came where a password or SASL response was due.
     #[error("expected password response, got message type {0}")]
     NotAPassword(u8),
@@ -71,16 +115,18 @@ pub struct Applicant {
     pub user: String,
     /// The database; `None` for physical replication.
     pub database: Option<String>,
+    /// `SSL encryption` or `no encryption`.
+    pub encryption: &'static str,
 }
 
 impl std::fmt::Display for Applicant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { host, user, database } = self;
+        let Self { host, user, database, encryption } = self;
         match database {
             Some(database) => {
-                write!(f, "host \"{host}\", user \"{user}\", database \"{database}\", no encryption")
+                write!(f, "host \"{host}\", user \"{user}\", database \"{database}\", {encryption}")
             }
-            None => write!(f, "replication connection from host \"{host}\", user \"{user}\", no encryption"),
+            None => write!(f, "replication connection from host \"{host}\", user \"{user}\", {encryption}"),
         }
     }
 }
@@ -95,6 +141,13 @@ impl LoginError {
         "hba_reject",
         "wrong_password",
         "empty_password",
+        "certificate",
+        "peer",
+        "ldap",
+        "lookup",
+        "too_many_failures",
+        "tls",
+        "tls_required",
         "timeout",
         "client_closed",
         "connection_lost",
@@ -108,7 +161,17 @@ impl LoginError {
             Self::Startup(_) | Self::UnencryptedData { .. } | Self::NotAPassword(_) | Self::TooLong(_) => {
                 "protocol"
             }
+            Self::NoTls | Self::NoAlpn | Self::Handshake(_) => "tls",
+            Self::TlsRequired => "tls_required",
             Self::Encoding => "encoding",
+            Self::NoCertificate(_) => "certificate",
+            Self::Outside { method, .. } => match method {
+                Outside::Certificate => "certificate",
+                Outside::Peer => "peer",
+                Outside::Ldap => "ldap",
+            },
+            Self::Lookup { .. } => "lookup",
+            Self::TooManyFailures(_) => "too_many_failures",
             Self::NoRule(_) => "no_hba_rule",
             Self::RejectedByRule { .. } => "hba_reject",
             Self::Auth { error, .. } => error.kind(),
@@ -118,13 +181,22 @@ impl LoginError {
         }
     }
 
+    /// Whether it looks like a guess.
+    pub(super) fn is_wrong_secret(&self) -> bool {
+        match self {
+            Self::Auth { error, .. } => error.is_wrong_secret(),
+            Self::Outside { method, .. } => *method == Outside::Ldap,
+            _ => false,
+        }
+    }
+
     /// The bytes that the client is sent; none when there is nothing to say or nobody to hear it.
     /// `user` is empty as long as no user is known.
     pub(super) fn answer(&self, user: &str) -> BytesMut {
         let mut out = BytesMut::new();
         match self {
             Self::Startup(error) => error.write(&mut out),
-            Self::Closed | Self::Lost(_) => {}
+            Self::Closed | Self::Lost(_) | Self::NoTls | Self::NoAlpn | Self::Handshake(_) => {}
             // Whoever said nothing yet may not speak the protocol at all.
             Self::TimedOut if user.is_empty() => {}
             _ => write_error(&mut out, &self.to_error(user)),
@@ -152,13 +224,33 @@ impl LoginError {
             Self::RejectedByRule { applicant, .. } => {
                 hba(format!("pg_hba.conf rejects {}", connection_for(applicant)))
             }
+            Self::NoCertificate(_) => hba("connection requires a valid client certificate".to_owned()),
+            Self::Outside { method, user, .. } => {
+                let text = format!("{} authentication failed for user \"{user}\"", method.as_str());
+                PgError::fatal(SqlState::INVALID_AUTHORIZATION_SPECIFICATION, text)
+            }
+            // What is wrong there is not the client's to know.
+            Self::Lookup { .. } => {
+                PgError::fatal(SqlState::CONNECTION_FAILURE, "the user's secret could not be looked up")
+            }
+            Self::TooManyFailures(_) => {
+                let text = "too many failed logins from this address";
+                PgError::fatal(SqlState::INVALID_PASSWORD, text).with_hint("Try again in a few seconds.")
+            }
             Self::NotAPassword(_) | Self::TooLong(_) => {
                 PgError::fatal(SqlState::PROTOCOL_VIOLATION, self.to_string())
             }
             Self::TimedOut => {
                 PgError::fatal(SqlState::QUERY_CANCELED, "canceling authentication due to timeout")
             }
-            Self::Closed | Self::Lost(_) => PgError::fatal(SqlState::CONNECTION_FAILURE, "connection lost"),
+            Self::TlsRequired => {
+                let text = "this server accepts TLS connections only";
+                PgError::fatal(SqlState::INVALID_AUTHORIZATION_SPECIFICATION, text)
+                    .with_hint("Connect with sslmode=require or a stricter mode.")
+            }
+            Self::NoTls | Self::NoAlpn | Self::Handshake(_) | Self::Closed | Self::Lost(_) => {
+                PgError::fatal(SqlState::CONNECTION_FAILURE, "connection lost")
+            }
         }
     }
 }

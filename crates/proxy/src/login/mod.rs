@@ -6,6 +6,8 @@
 
 mod authenticator;
 mod error;
+mod ldap;
+mod outside;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -13,15 +15,21 @@ mod wire;
 
 use bytes::BytesMut;
 use config::Config;
-use protocol::auth::{ClientAuth, ClientStep, Learned};
+use config::hba::Rules;
+use config::secrets::Secret;
+use protocol::auth::{Challenge, ClientAuth, ClientStep, Learned, Method, StoredSecret};
 use protocol::startup::{self, Replication, StartupMessage, StartupPacket};
 use protocol::write;
 use tokio::time::timeout;
 
+use crate::lookup::Lookups;
 use crate::registry::Peer;
 use crate::stream::Stream;
+use crate::tls::{CertificateNames, ServerTls};
 pub use authenticator::Authenticator;
 pub use error::LoginError;
+use outside::{Claim, Outside};
+use rules::Proof;
 use wire::Wire;
 
 /// What the database of physical replication is called, as in pg_hba.conf: it has none.
@@ -36,6 +44,19 @@ pub struct LoginContext<'a> {
     pub authenticator: &'a Authenticator,
     /// Where the client comes from.
     pub peer: Peer,
+    /// What clients that come over TCP are offered.
+    pub tls: Option<&'a ServerTls>,
+    /// Knows users who are not in `pool_passwd`.
+    pub lookups: Option<&'a Lookups>,
+}
+
+/// What TLS says of the client.
+#[derive(Debug, Default)]
+struct Secured {
+    /// The connection is encrypted.
+    tls: bool,
+    /// The names in its certificate, which is verified.
+    certificate: Option<CertificateNames>,
 }
 
 /// What came of a connection's first packets.
@@ -77,6 +98,8 @@ pub struct LoggedIn {
     pub replication: Replication,
     /// What its proof taught us for the nodes.
     pub learned: Learned,
+    /// What is stored of it, in `pool_passwd` or for `auth_query`.
+    pub secret: Option<Secret>,
 }
 
 /// Takes a fresh connection through start-up and authentication. On success the client has been sent
@@ -92,10 +115,12 @@ pub async fn login(stream: Stream, context: &LoginContext<'_>) -> Result<Outcome
     let entered = timeout(limit, entering).await.unwrap_or(Err(LoginError::TimedOut));
     match entered {
         Ok(Entered::Cancel { pid, secret }) => {
-            Ok(Outcome::Cancel { stream: wire.into_parts().0, pid, secret })
+            let (stream, _) = wire.into_parts().ok_or(LoginError::Closed)?;
+            Ok(Outcome::Cancel { stream, pid, secret })
         }
-        Ok(Entered::Client(message, learned, settings)) => {
-            let (stream, leftover) = wire.into_parts();
+        Ok(Entered::Client(message, proven, settings)) => {
+            let Proven { learned, secret } = *proven;
+            let (stream, leftover) = wire.into_parts().ok_or(LoginError::Closed)?;
             let logged_in = LoggedIn {
                 stream,
                 leftover,
@@ -110,6 +135,7 @@ pub async fn login(stream: Stream, context: &LoginContext<'_>) -> Result<Outcome
                 minor: message.spoken_minor(),
                 replication: message.replication,
                 learned,
+                secret,
             };
             Ok(Outcome::LoggedIn(Box::new(logged_in)))
         }
@@ -125,11 +151,18 @@ pub async fn login(stream: Stream, context: &LoginContext<'_>) -> Result<Outcome
 struct Progress {
     user: String,
     database: String,
+    tls: bool,
 }
 
 enum Entered {
     Cancel { pid: u32, secret: Vec<u8> },
-    Client(StartupMessage, Learned, Vec<(String, String)>),
+    Client(StartupMessage, Box<Proven>, Vec<(String, String)>),
+}
+
+/// How the client proved itself.
+struct Proven {
+    learned: Learned,
+    secret: Option<Secret>,
 }
 
 async fn enter(
@@ -137,7 +170,12 @@ async fn enter(
     context: &LoginContext<'_>,
     progress: &mut Progress,
 ) -> Result<Entered, LoginError> {
-    let message = match first_packets(wire).await? {
+    let (packet, secured) = first_packets(wire, context).await?;
+    progress.tls = secured.tls;
+    if let Some(names) = &secured.certificate {
+        tracing::debug!(peer = %context.peer, subject = names.distinguished_name, "client certificate verified");
+    }
+    let message = match packet {
         StartupPacket::Startup(message) => message,
         StartupPacket::Cancel { pid, secret } => return Ok(Entered::Cancel { pid, secret }),
         StartupPacket::SslRequest | StartupPacket::GssEncRequest => return Err(LoginError::Closed),
@@ -146,23 +184,37 @@ async fn enter(
     progress.database = utf8(message.database_or_user())?;
     // Its only failure is a message longer than a start-up packet can make it.
     let _ = startup::write_negotiation(wire.out(), &message);
-    let learned = authenticate(wire, context, progress, message.replication).await?;
+    let proven = authenticate(wire, context, progress, message.replication, &secured).await?;
     // As in PostgreSQL settings are judged only after the client is known.
     let settings = settings(&message)?;
     write::authentication_ok(wire.out());
     wire.send().await?;
-    Ok(Entered::Client(message, learned, settings))
+    Ok(Entered::Client(message, Box::new(proven), settings))
 }
 
-/// Up to the StartupMessage or CancelRequest; encryption is declined, once each.
-async fn first_packets(wire: &mut Wire) -> Result<StartupPacket, LoginError> {
-    let (mut ssl_done, mut gss_done) = (false, false);
+/// Up to the StartupMessage or CancelRequest. TLS is taken over where there is any; GSSAPI encryption is declined,
+/// once, and never offered below TLS.
+async fn first_packets(
+    wire: &mut Wire,
+    context: &LoginContext<'_>,
+) -> Result<(StartupPacket, Secured), LoginError> {
+    let offer = context.tls.filter(|_| matches!(context.peer, Peer::Tcp(_)));
+    let mut secured = Secured::default();
+    if wire.begins_with_tls().await? {
+        let offer = offer.ok_or(LoginError::NoTls)?;
+        let accepted = wire.secure(offer).await?;
+        if !accepted.has_alpn {
+            return Err(LoginError::NoAlpn);
+        }
+        secured = Secured { tls: true, certificate: accepted.certificate };
+    }
+    let (mut ssl_done, mut gss_done) = (secured.tls, secured.tls);
     loop {
         let packet = wire.startup_packet().await?;
         let done = match packet {
             StartupPacket::SslRequest => &mut ssl_done,
             StartupPacket::GssEncRequest => &mut gss_done,
-            other => return Ok(other),
+            other => return Ok((other, secured)),
         };
         if std::mem::replace(done, true) {
             // Not `None`: it is one of the two requests.
@@ -171,8 +223,19 @@ async fn first_packets(wire: &mut Wire) -> Result<StartupPacket, LoginError> {
         if wire.has_input() {
             return Err(LoginError::UnencryptedData { ssl: packet == StartupPacket::SslRequest });
         }
-        wire.out().extend_from_slice(b"N");
-        wire.send().await?;
+        match offer.filter(|_| packet == StartupPacket::SslRequest) {
+            Some(offer) => {
+                wire.out().extend_from_slice(b"S");
+                wire.send().await?;
+                let certificate = wire.secure(offer).await?.certificate;
+                secured = Secured { tls: true, certificate };
+                gss_done = true;
+            }
+            None => {
+                wire.out().extend_from_slice(b"N");
+                wire.send().await?;
+            }
+        }
     }
 }
 
@@ -181,13 +244,52 @@ async fn authenticate(
     context: &LoginContext<'_>,
     progress: &Progress,
     replication: Replication,
+    secured: &Secured,
+) -> Result<Proven, LoginError> {
+    let Progress { user, database, .. } = progress;
+    let groups = groups_of(context, user).await?;
+    let application = rules::Application { user, database, replication, secured, groups: &groups };
+    let judgement = rules::judge(context, &application)?;
+    if judgement.tries_password() {
+        context.authenticator.admit(context.peer, user).await?;
+    }
+    let secret = secret_of(context, user, judgement.needs_secret()).await?;
+    let claim = judgement.rule().map(|rule| Claim { user, database, rule, groups: &groups });
+    if let Some(claim) = &claim {
+        outside::certificate(context, claim, secured)?;
+    }
+    let learned = match (judgement.proof(secret.as_ref()), &claim) {
+        (Proof::Peer, Some(claim)) => outside::peer(context, claim, wire).await.map(|()| Learned::Nothing),
+        (Proof::Directory, Some(claim)) => outside::directory(claim, wire).await,
+        (Proof::Ours(method), _) => {
+            let stored = secret.as_ref().map(|secret| context.authenticator.stored(user, secret, method));
+            exchange(wire, context, progress, (method, stored)).await
+        }
+        // Its certificate was looked at above, as the rule demands.
+        (Proof::Certificate | Proof::Peer | Proof::Directory, _) => Ok(Learned::Nothing),
+    };
+    match &learned {
+        Ok(_) if judgement.tries_password() => context.authenticator.succeeded(context.peer, user),
+        Err(error) if error.is_wrong_secret() => {
+            context.authenticator.failed(context.peer, user);
+            context.lookups.into_iter().for_each(|lookups| lookups.doubt(user));
+        }
+        _ => {}
+    }
+    Ok(Proven { learned: learned?, secret })
+}
+
+/// Our own exchange: password, md5 or SCRAM.
+async fn exchange(
+    wire: &mut Wire,
+    context: &LoginContext<'_>,
+    progress: &Progress,
+    (method, stored): (Method, Option<StoredSecret>),
 ) -> Result<Learned, LoginError> {
-    let Progress { user, database } = progress;
-    let stored = context.config.secrets.get(user);
-    let method = rules::method(context, user, database, replication)?;
-    let secret = stored.map(|secret| context.authenticator.stored(user, secret, method));
-    let challenge = context.authenticator.challenge();
-    let mut auth = ClientAuth::new(method, user.as_bytes(), secret, challenge);
+    let Progress { user, database, tls } = progress;
+    let end_point = context.tls.filter(|_| *tls).and_then(|tls| tls.end_point.clone());
+    let challenge = Challenge { end_point, ..context.authenticator.challenge() };
+    let mut auth = ClientAuth::new(method, user.as_bytes(), stored, challenge);
     let mut step = auth.begin(wire.out());
     loop {
         match step {
@@ -200,6 +302,38 @@ async fn authenticate(
         wire.send().await?;
         let message = wire.password_message().await?;
         step = auth.feed(&message, wire.out());
+    }
+}
+
+/// The roles that the user is a member of, where a rule asks for them.
+async fn groups_of(context: &LoginContext<'_>, user: &str) -> Result<Vec<String>, LoginError> {
+    let asked = context.config.hba.as_ref().is_some_and(Rules::uses_groups);
+    match context.lookups.filter(|_| asked) {
+        None => Ok(Vec::new()),
+        Some(lookups) => {
+            let told = |error| LoginError::Lookup { error, user: user.to_owned() };
+            lookups.groups(user).await.map_err(told)
+        }
+    }
+}
+
+/// What is stored of the user. Where none is needed for the login, one that is at hand still serves for the nodes.
+async fn secret_of(
+    context: &LoginContext<'_>,
+    user: &str,
+    needed: bool,
+) -> Result<Option<Secret>, LoginError> {
+    match (context.config.secrets.get(user), context.lookups) {
+        (Some(secret), _) => Ok(Some(secret.clone())),
+        (None, Some(lookups)) => match lookups.secret(user).await {
+            Ok(secret) => Ok(secret),
+            Err(error) if needed => Err(LoginError::Lookup { error, user: user.to_owned() }),
+            Err(error) => {
+                tracing::warn!(user, %error, "no secret for the nodes");
+                Ok(None)
+            }
+        },
+        (None, None) => Ok(None),
     }
 }
 

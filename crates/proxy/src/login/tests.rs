@@ -43,7 +43,11 @@ fn meet<T: Send + 'static>(
     let result = runtime.block_on(async {
         let stream = Stream::Unix(tokio::net::UnixStream::from_std(ours).unwrap());
         let authenticator = Authenticator::new();
-        let mut result = login(stream, &LoginContext { config, authenticator: &authenticator, peer }).await;
+        let mut result = login(
+            stream,
+            &LoginContext { config, authenticator: &authenticator, peer, tls: None, lookups: None },
+        )
+        .await;
         // The client sees the end of what it is sent.
         match &mut result {
             Ok(Outcome::LoggedIn(client)) => client.stream.shutdown().await.unwrap(),
@@ -280,7 +284,7 @@ fn garbage_ends_the_login_and_is_told_what_postgresql_tells() {
         (vec![], "client_closed", ""),
         (b"\0\0\0\x20\0\x03".to_vec(), "client_closed", ""),
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "protocol", ""),
-        (b"\x16\x03\x01\x02\0\x01".to_vec(), "protocol", ""),
+        (b"\x16\x03\x01\x02\0\x01".to_vec(), "tls", ""),
         (long(10_005), "protocol", ""),
         (long(u32::MAX), "protocol", ""),
         (b"\0\0\0\x08\0\x02\0\0".to_vec(), "protocol_version", "EFATAL:  unsupported frontend protocol 2.0"),

@@ -9,9 +9,12 @@ use tokio::time::timeout;
 
 use super::LoginError;
 use crate::stream::Stream;
+use crate::tls::{Accepted, ServerTls};
 
 /// The longest password or SASL message (PostgreSQL's `PG_MAX_AUTH_TOKEN_LENGTH`), in bytes with its length.
 const MAX_AUTH_MESSAGE_LEN: usize = 65_535;
+/// The first byte of a TLS handshake (RFC 8446, section 5.1).
+const TLS_HANDSHAKE: u8 = 22;
 /// Bytes asked for at a time.
 const READ_LEN: usize = 2048;
 /// How long a refused client may take to read its error and hang up.
@@ -20,14 +23,15 @@ const LINGER: Duration = Duration::from_millis(500);
 const MAX_LINGER_BYTES: usize = 64 * 1024;
 
 pub(super) struct Wire {
-    stream: Stream,
+    /// None only while TLS is being established, or when that failed.
+    stream: Option<Stream>,
     input: BytesMut,
     output: BytesMut,
 }
 
 impl Wire {
     pub(super) fn new(stream: Stream) -> Self {
-        Self { stream, input: BytesMut::new(), output: BytesMut::new() }
+        Self { stream: Some(stream), input: BytesMut::new(), output: BytesMut::new() }
     }
 
     /// What is to be sent.
@@ -40,18 +44,47 @@ impl Wire {
         !self.input.is_empty()
     }
 
-    pub(super) fn into_parts(self) -> (Stream, BytesMut) {
-        (self.stream, self.input)
+    /// The connection and what was read ahead; `None` when TLS was not established.
+    pub(super) fn into_parts(self) -> Option<(Stream, BytesMut)> {
+        Some((self.stream?, self.input))
+    }
+
+    /// Whether the first byte is that of a TLS record. It is no start-up packet's: those are not that long.
+    pub(super) async fn begins_with_tls(&mut self) -> Result<bool, LoginError> {
+        while self.input.is_empty() {
+            self.more().await?;
+        }
+        Ok(self.input.first() == Some(&TLS_HANDSHAKE))
+    }
+
+    /// Does the handshake, what was read included.
+    pub(super) async fn secure(&mut self, offer: &ServerTls) -> Result<Accepted, LoginError> {
+        let stream = self.stream.take().ok_or(LoginError::Closed)?;
+        let prefix = self.input.split().freeze();
+        let (stream, accepted) = offer.accept(stream, prefix).await.map_err(LoginError::Handshake)?;
+        self.stream = Some(stream);
+        Ok(accepted)
+    }
+
+    /// Who is at the other end of a Unix socket, as the operating system says.
+    pub(super) fn peer_uid(&self) -> Option<u32> {
+        match self.stream.as_ref()? {
+            Stream::Unix(stream) => stream.peer_cred().ok().map(|credentials| credentials.uid()),
+            Stream::Tcp(_) | Stream::Tls(_) => None,
+        }
     }
 
     /// Sends all that is due.
     pub(super) async fn send(&mut self) -> Result<(), LoginError> {
-        self.stream.write_all_buf(&mut self.output).await.map_err(LoginError::Lost)
+        let stream = self.stream.as_mut().ok_or(LoginError::Closed)?;
+        stream.write_all_buf(&mut self.output).await.map_err(LoginError::Lost)?;
+        stream.flush().await.map_err(LoginError::Lost)
     }
 
     async fn more(&mut self) -> Result<(), LoginError> {
         self.input.reserve(READ_LEN);
-        match self.stream.read_buf(&mut self.input).await {
+        let stream = self.stream.as_mut().ok_or(LoginError::Closed)?;
+        match stream.read_buf(&mut self.input).await {
             Ok(0) => Err(LoginError::Closed),
             Ok(_) => Ok(()),
             Err(error) => Err(LoginError::Lost(error)),
@@ -95,17 +128,16 @@ impl Wire {
 
     /// Sends the last words and ends the connection so that they arrive: closing with bytes unread would
     /// reset it, and the client would see that instead of the error.
-    pub(super) async fn refuse(mut self, words: &[u8]) {
-        if words.is_empty() {
-            return;
-        }
+    pub(super) async fn refuse(self, words: &[u8]) {
+        let Some(mut stream) = self.stream.filter(|_| !words.is_empty()) else { return };
         let lingering = async {
-            self.stream.write_all(words).await?;
-            self.stream.shutdown().await?;
+            stream.write_all(words).await?;
+            stream.flush().await?;
+            stream.shutdown().await?;
             let mut sink = [0; 1024];
             let mut left = MAX_LINGER_BYTES;
             while left > 0 {
-                let read = self.stream.read(&mut sink).await?;
+                let read = stream.read(&mut sink).await?;
                 if read == 0 {
                     break;
                 }

@@ -59,7 +59,12 @@ impl Pipe {
     ) -> Moved<'_> {
         let rest = self.data.get(self.start..self.end).unwrap_or_default();
         if rest.is_empty() {
-            return self.poll_read(cx, from, most);
+            // What TLS has not passed on yet is not written.
+            return match Pin::new(to).poll_flush(cx) {
+                Poll::Pending => Moved::Nothing,
+                Poll::Ready(Ok(())) => self.poll_read(cx, from, most),
+                Poll::Ready(Err(error)) => Moved::WriteFailed(error),
+            };
         }
         match Pin::new(to).poll_write(cx, rest) {
             Poll::Pending => Moved::Nothing,

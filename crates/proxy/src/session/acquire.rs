@@ -350,7 +350,7 @@ impl Session {
     fn connect_failed(&self, node: NodeId, topology: &Topology, error: ConnectError) -> Refusal {
         let failure = error.kind();
         let shared = &self.worker.shared;
-        if let Some(left_out) = shared.connect_log.admit(node, failure.as_str(), Instant::now()) {
+        if let Some(left_out) = shared.connect_log.admit(node, failure, &self.identity.user, Instant::now()) {
             let (user, database) = (&*self.identity.user, &*self.identity.node_database);
             tracing::warn!(node = %node, user, database, failure = failure.as_str(), error = %error, left_out, "cannot connect to node");
         }

@@ -151,6 +151,7 @@ async fn converse(backend: &mut Backend, sql: &[u8]) -> Result<(), ExchangeError
     let mut bytes = bytes::BytesMut::new();
     put_query(&mut bytes, sql);
     backend.stream.write_all(&bytes).await.map_err(ExchangeError::Lost)?;
+    backend.stream.flush().await.map_err(ExchangeError::Lost)?;
     bytes.clear();
     let mut refused = None;
     loop {

@@ -1,0 +1,47 @@
+import java.sql.Connection;
+import java.sql.DriverManager;
+import java.sql.ResultSet;
+import java.sql.SQLException;
+import java.util.Properties;
+
+/** pgjdbc: logs in by every method and mode of TLS. Arguments: HOST PORT ROOT_CERT. A line a way: name, tab, ok or error. */
+public final class Logins {
+    private static String host;
+    private static String port;
+    private static String root;
+
+    public static void main(String[] args) {
+        host = args[0];
+        port = args[1];
+        root = args[2];
+        for (String method : new String[] {"password", "md5", "scram"}) {
+            for (String mode : new String[] {"disable", "allow", "prefer", "require", "verify-ca", "verify-full"}) {
+                say(method + " " + mode, "c_" + method, "bench", "sslmode", mode);
+            }
+            say(method + " wrong", "c_" + method, "wrong", "sslmode", "require");
+        }
+        for (String binding : new String[] {"disable", "prefer", "require"}) {
+            say("scram binding " + binding, "c_scram", "bench", "sslmode", "verify-full", "channelBinding", binding);
+        }
+        say("scram direct", "c_scram", "bench", "sslmode", "verify-full", "sslNegotiation", "direct");
+    }
+
+    private static void say(String way, String database, String password, String... options) {
+        Properties properties = new Properties();
+        properties.setProperty("user", "bench");
+        properties.setProperty("password", password);
+        properties.setProperty("sslrootcert", root);
+        properties.setProperty("loginTimeout", "10");
+        for (int at = 0; at + 1 < options.length; at += 2) {
+            properties.setProperty(options[at], options[at + 1]);
+        }
+        String url = "jdbc:postgresql://" + host + ":" + port + "/" + database;
+        try (Connection connection = DriverManager.getConnection(url, properties);
+                ResultSet rows = connection.createStatement().executeQuery("select 1")) {
+            rows.next();
+            System.out.println(way + "\t" + (rows.getInt(1) == 1 ? "ok" : "another answer"));
+        } catch (SQLException error) {
+            System.out.println(way + "\tERROR " + error.getSQLState() + " " + error.getMessage().lines().findFirst().orElse(""));
+        }
+    }
+}

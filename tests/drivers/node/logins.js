@@ -1,0 +1,42 @@
+// node-postgres: logs in by every method and mode of TLS. argv: HOST PORT ROOT_CERT. A line a way: name, tab, ok or error.
+
+const fs = require('fs');
+const pg = require('pg');
+
+const [host, port, root] = process.argv.slice(2);
+const ca = fs.readFileSync(root);
+const modes = {
+  disable: false,
+  require: { rejectUnauthorized: false },
+  'verify-full': { ca, rejectUnauthorized: true },
+};
+
+async function go(database, ssl, more = {}) {
+  const client = new pg.Client({ host, port: Number(port), database, user: 'bench', password: 'bench', ssl, ...more });
+  await client.connect();
+  try {
+    const { rows } = await client.query('select 1 as one');
+    return rows[0].one;
+  } finally {
+    await client.end();
+  }
+}
+
+async function say(way, run) {
+  try {
+    const value = await run();
+    console.log(`${way}\t${value === 1 ? 'ok' : value}`);
+  } catch (error) {
+    console.log(`${way}\tERROR ${error.code || ''} ${error.message}`);
+  }
+}
+
+(async () => {
+  for (const method of ['password', 'md5', 'scram']) {
+    for (const [name, ssl] of Object.entries(modes)) {
+      await say(`${method} ${name}`, () => go(`c_${method}`, ssl));
+    }
+    await say(`${method} wrong`, () => go(`c_${method}`, false, { password: 'wrong' }));
+  }
+  await say('scram binding', () => go('c_scram', modes['verify-full'], { enableChannelBinding: true }));
+})();

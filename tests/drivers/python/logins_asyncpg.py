@@ -1,0 +1,56 @@
+"""asyncpg: as logins_psycopg.py."""
+
+import asyncio
+import ssl
+import sys
+
+import asyncpg
+
+HOST, PORT, ROOT = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+METHODS = ("password", "md5", "scram")
+
+
+def context(verify):
+    made = ssl.create_default_context(cafile=ROOT)
+    made.check_hostname = verify
+    made.verify_mode = ssl.CERT_REQUIRED if verify else ssl.CERT_NONE
+    return made
+
+
+def ways():
+    def go(database, secure, password="bench"):
+        async def run():
+            conn = await asyncpg.connect(host=HOST, port=PORT, database=database, user="bench", password=password,
+                                         ssl=secure, timeout=10)
+            try:
+                return await conn.fetchval("select 1")
+            finally:
+                await conn.close()
+        return asyncio.run(run())
+
+    def go_direct(database):
+        async def run():
+            secure = context(True)
+            secure.set_alpn_protocols(["postgresql"])
+            conn = await asyncpg.connect(host=HOST, port=PORT, database=database, user="bench", password="bench",
+                                         ssl=secure, direct_tls=True, timeout=10)
+            try:
+                return await conn.fetchval("select 1")
+            finally:
+                await conn.close()
+        return asyncio.run(run())
+
+    for method in METHODS:
+        for name, secure in (("disable", False), ("require", context(False)), ("verify-full", context(True))):
+            yield f"{method} {name}", lambda m=method, s=secure: go(f"c_{m}", s)
+        yield f"{method} direct", lambda m=method: go_direct(f"c_{m}")
+        yield f"{method} wrong", lambda m=method: go(f"c_{m}", False, "wrong")
+
+
+for way, run in ways():
+    try:
+        value = run()
+        print(f"{way}\t{'ok' if value == 1 else value}")
+    except Exception as error:  # each way is told by itself
+        first = (str(error).strip().splitlines() or [""])[0]
+        print(f"{way}\tERROR {type(error).__name__}: {first}")
