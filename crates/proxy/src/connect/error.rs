@@ -110,6 +110,12 @@ impl ConnectError {
         }
     }
 
+    /// The server has no connection left for us at present, of all or of the database or the role.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.server_error().is_some_and(|error| error.code() == Some(SqlState::TOO_MANY_CONNECTIONS))
+    }
+
     /// The server's own error, to be passed on unchanged.
     #[must_use]
     pub fn server_error(&self) -> Option<&ServerError> {

@@ -288,6 +288,7 @@ impl Session {
         topology: &Topology,
         (elsewhere, began): (Elsewhere<'_>, Instant),
     ) -> Result<Box<Backend>, Interrupt> {
+        let mut full = None;
         loop {
             let grant = match acquired.take().unwrap_or_else(|| pool.acquire(self.worker.id)) {
                 Acquired::Granted(grant) => grant,
@@ -310,7 +311,8 @@ impl Session {
             if pool.retry.must_wait(Instant::now()) && self.can_go(node, topology, elsewhere) {
                 return Err(Refusal::Unreachable(node.id).into());
             }
-            if !self.has_turn(pool, began).await? {
+            let turn = self.has_turn(pool, began).await;
+            if !turn.map_err(|interrupt| in_place_of(interrupt, full.take()))? {
                 continue;
             }
             let who = Arc::new(OpenAs::from(&self.identity));
@@ -319,7 +321,18 @@ impl Session {
             let Some(opened) = self.unless_fenced(&lease, opening).await? else {
                 return Err(Refusal::Gone(node.id).into());
             };
-            return opened.map_err(|error| self.connect_failed(node.id, topology, error).into());
+            let error = match opened {
+                Ok(backend) => return Ok(backend),
+                Err(error) => error,
+            };
+            // A server that is full may have room soon: a backend of ours that was closed for this one is still there.
+            let waits = error.is_full() && began.elapsed() < self.config.load().query_wait_timeout;
+            let waits = waits && !self.can_go(node, topology, elsewhere);
+            let refusal = self.connect_failed(node.id, topology, error);
+            if !waits {
+                return Err(refusal.into());
+            }
+            full = Some(refusal);
         }
     }
 
@@ -474,5 +487,13 @@ fn algorithm(configured: config::LoadBalance) -> Algorithm {
         config::LoadBalance::LeastOutstanding => Algorithm::LeastOutstanding,
         config::LoadBalance::LeastConnections => Algorithm::LeastConnections,
         config::LoadBalance::Latency => Algorithm::Latency,
+    }
+}
+
+/// Why a turn to connect did not come: the server's own refusal says more than that the time is over.
+fn in_place_of(interrupt: Interrupt, full: Option<Refusal>) -> Interrupt {
+    match (interrupt, full) {
+        (Interrupt::Refused(Refusal::Unreachable(_)), Some(refusal)) => refusal.into(),
+        (interrupt, _) => interrupt,
     }
 }
