@@ -45,17 +45,22 @@ fn detail(client: &mut RawClient) -> Result<String> {
 /// TO-08: the pools together leave `reserved_connections` of a node free, and the error says what is full.
 #[test]
 fn to_08_pools_leave_reserved_connections_free() -> Result<()> {
-    let yaml = "reserved_connections: 6\ndefault_pool_size: 30\nquery_wait_timeout: 2s";
+    let yaml = "reserved_connections: 8\ndefault_pool_size: 30\nquery_wait_timeout: 2s";
     let (cluster, weir) = small(20, yaml)?;
-    let mut mine = (0..10).map(|_| weir.client()).collect::<Result<Vec<_>>>()?;
+    let mut mine = (0..8).map(|_| weir.client()).collect::<Result<Vec<_>>>()?;
     let other = Login::new("other", "bench");
     let mut others = (0..6).map(|_| other.connect(weir.port())).collect::<Result<Vec<_>>>()?;
     // Whatever has been opened for their greetings, the limit is known by then.
     for client in mine.iter_mut().chain(&mut others[..4]) {
         client.simple("BEGIN; SELECT 1")?;
     }
-    assert_eq!(detail(&mut others[4])?, "53300: All 14 backends of node 0 are in use.");
-    assert_eq!(cluster.scalar(0, BACKENDS)?, "14");
+    assert_eq!(detail(&mut others[4])?, "53300: All 12 backends of node 0 are in use.");
+    // Beside those of the pools there may be the one that reads the catalog.
+    ensure!(
+        (12..=13).contains(&cluster.scalar(0, BACKENDS)?.parse::<u32>()?),
+        "{}",
+        cluster.scalar(0, BACKENDS)?
+    );
     ensure!(weir.pool_nodes()?[0]["status"] == "up", "a full node is no dead node");
     // What is kept free is there, for ordinary roles too.
     let _direct = [cluster.direct(0)?, cluster.admin(0)?];
