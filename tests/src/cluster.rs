@@ -366,6 +366,9 @@ impl Cluster {
     /// # Errors
     /// When it cannot be rewound, or does not come up.
     pub fn rejoin(&mut self, node: usize, primary: usize) -> Result<()> {
+        // Until its first checkpoint after the promotion the control file tells the old timeline, and pg_rewind of
+        // PostgreSQL 15 and before finds nothing to do.
+        self.sql(primary, "CHECKPOINT")?;
         let (at, source) = (self.node(node)?, self.node(primary)?.port);
         let conf = at.data().join("postgresql.auto.conf");
         // pg_rewind brings the other node's.

@@ -23,6 +23,7 @@ const SETUP: &[&str] = &[
     "SET password_encryption = 'md5'",
     "CREATE ROLE bench_md5 LOGIN PASSWORD 'bench'",
     "CREATE DATABASE bench OWNER bench",
+    "GRANT EXECUTE ON FUNCTION pg_promote TO pgweir",
 ];
 
 /// Settings in force while the template is made and, with those of the cluster, ever after.

@@ -8,12 +8,11 @@
 //! primary; `topology.primary` is that node, and up; epochs never fall, and one epoch never has two
 //! pictures of roles and states.
 //!
-//! Left out so far: promotion, and evidence from standbys about their upstream.
+//! Failovers and switchovers go on in `failover`, administrators' commands begin in `command`.
 
-use crate::event::{
-    Action, Event, Facts, Insist, Lsn, NodeReport, NodeSpec, Reason, Record, Refusal, Settings,
-};
-use crate::member::{FailedCheck, Health, Member, Wish};
+use crate::event::{Action, Event, Facts, Lsn, NodeReport, NodeSpec, Reason, Record, Settings};
+use crate::failover::Stage;
+use crate::member::{FailedCheck, Member, Wish};
 use crate::observation::{ConnectFailure, Observation};
 use crate::topology::{Epoch, Moment, Node, NodeId, NodeState, Role, Topology};
 use crate::verdict::{self, Memory, Phase, Ruling, with_ids};
@@ -21,14 +20,19 @@ use crate::verdict::{self, Memory, Phase, Ruling, with_ids};
 /// The cluster as pgweir sees it.
 #[derive(Debug, Clone)]
 pub struct Core {
-    settings: Settings,
-    members: Vec<Member>,
-    memory: Memory,
-    phase: Phase,
+    pub(crate) settings: Settings,
+    pub(crate) members: Vec<Member>,
+    pub(crate) memory: Memory,
+    pub(crate) phase: Phase,
     reasons: Vec<Reason>,
-    topology: Topology,
+    pub(crate) topology: Topology,
+    pub(crate) stage: Stage,
+    /// This step is one of the regular ones.
+    pub(crate) ticked: bool,
+    /// Whom this step has news of.
+    pub(crate) told: Option<NodeId>,
     started: Moment,
-    now: Moment,
+    pub(crate) now: Moment,
     /// Reports of checks that began before this, and observations of older epochs, are about
     /// nodes that may have other ids now.
     renumbered: Option<(Moment, Epoch)>,
@@ -76,7 +80,10 @@ impl Core {
         Self {
             settings,
             members,
-            memory: Memory::default(),
+            memory: Memory { false_primary: settings.failover.false_primary, ..Memory::default() },
+            stage: Stage::Watching,
+            ticked: false,
+            told: None,
             phase: Phase::Settling,
             reasons: Vec::new(),
             topology: Topology { nodes, ..Topology::default() },
@@ -114,6 +121,8 @@ impl Core {
     pub fn step(&mut self, now: Moment, event: Event) -> Vec<Action> {
         self.now = self.now.max(now);
         let mut actions = Vec::new();
+        self.ticked = event == Event::Tick;
+        self.told = None;
         match event {
             Event::CheckOk { node, started, facts } => self.check_ok(node, started, facts, &mut actions),
             Event::CheckFailed { node, started, failure, evidence } => {
@@ -122,10 +131,15 @@ impl Core {
             Event::Observed(observation) => self.observed(observation, &mut actions),
             Event::AdminAttach { node } => self.attach(node, &mut actions),
             Event::AdminDetach { node, insist } => self.detach(node, insist, &mut actions),
+            Event::AdminPromote { node } => self.admin_promote(node, &mut actions),
+            Event::Drained { node } => self.drained(node),
+            Event::PromoteAnswer { node, answer } => self.promote_answered(node, answer),
+            Event::HookDone { call, outcome } => self.hook_done(call, outcome),
             Event::NodesChanged { nodes, settings } => self.reconfigure(nodes, settings, &mut actions),
             Event::Tick => self.tick(&mut actions),
         }
         self.settle();
+        self.go_on(&mut actions);
         self.decide(&mut actions);
         actions
     }
@@ -138,6 +152,7 @@ impl Core {
         let Some(member) = self.members.get_mut(node.index()) else { return };
         if let Some(wish) = member.check_ok(now, started, facts, failback) {
             grant(node, wish, actions);
+            self.told = Some(node);
         }
     }
 
@@ -178,64 +193,21 @@ impl Core {
         }
     }
 
-    /// Taking a node back that claims to be the primary, while there is none, is the administrator's
-    /// word that it is.
-    fn attach(&mut self, node: NodeId, actions: &mut Vec<Action>) {
-        let primary = self.topology.primary;
-        let Some(member) = self.members.get_mut(node.index()) else {
-            actions.push(Action::Refused(Refusal::NoSuchNode(node)));
-            return;
-        };
-        if verdict::is_foreign(member, &self.memory) {
-            actions.push(Action::Refused(Refusal::Foreign(node)));
-            return;
-        }
-        if member.claims_primary() && member.health == Health::Alive {
-            match primary {
-                Some(primary) if primary != node => {
-                    actions.push(Action::Refused(Refusal::SecondPrimary { node, primary }));
-                    return;
-                }
-                Some(_) => {}
-                None => {
-                    member.deposed = false;
-                    self.memory.last_primary = Some(node);
-                    self.memory.by_word = Some(node);
-                }
-            }
-        }
-        member.attach();
-        grant(node, Wish::Probe(std::time::Duration::ZERO), actions);
-    }
-
-    fn detach(&mut self, node: NodeId, insist: Insist, actions: &mut Vec<Action>) {
-        let others = self.topology.nodes.iter().any(|other| other.id != node && other.is_usable());
-        let primary = self.topology.primary;
-        let Some(member) = self.members.get_mut(node.index()) else {
-            actions.push(Action::Refused(Refusal::NoSuchNode(node)));
-            return;
-        };
-        if insist == Insist::No && primary == Some(node) {
-            actions.push(Action::Refused(Refusal::IsPrimary(node)));
-        } else if insist == Insist::No && !others && member.health == Health::Alive {
-            actions.push(Action::Refused(Refusal::LastNode(node)));
-        } else {
-            member.detached = true;
-        }
-    }
-
     /// Nodes keep what is known of them when their server stays in the list, wherever in it.
     fn reconfigure(&mut self, specs: Vec<NodeSpec>, settings: Settings, actions: &mut Vec<Action>) {
         self.settings = settings;
+        self.memory.false_primary = settings.failover.false_primary;
         let epoch = Epoch(self.topology.epoch.0.saturating_add(1));
         let (last_primary, by_word) = (self.memory.last_primary.take(), self.memory.by_word.take());
         let nodes = std::mem::take(&mut self.topology.nodes);
         let mut old: Vec<Option<(Member, Node)>> =
             std::mem::take(&mut self.members).into_iter().zip(nodes).map(Some).collect();
         let mut moved = old.len() != specs.len();
+        let mut ids: Vec<(NodeId, NodeId)> = Vec::new();
         for (id, spec) in (0..=u16::MAX).map(NodeId).zip(specs) {
             let (member, node) = match take_server(&mut old, &spec) {
                 Some((member, node)) => {
+                    ids.push((node.id, id));
                     let moved_to = |held: Option<NodeId>| held.filter(|held| *held == node.id).map(|_| id);
                     self.memory.last_primary = self.memory.last_primary.or(moved_to(last_primary));
                     self.memory.by_word = self.memory.by_word.or(moved_to(by_word));
@@ -254,6 +226,9 @@ impl Core {
             self.members.push(member);
             self.topology.nodes.push(node);
         }
+        let new_id = |old: NodeId| ids.iter().find(|(from, _)| *from == old).map(|(_, to)| *to);
+        self.stage = std::mem::take(&mut self.stage).renumbered(new_id);
+        self.memory.resting = None;
         if moved {
             self.renumbered = Some((self.now, epoch));
         }
@@ -302,6 +277,7 @@ impl Core {
         }
         self.reasons = ruling.verdicts.iter().map(|verdict| verdict.reason).collect();
         self.measure_lag();
+        self.run_hooks(before.primary, actions);
         if reconfigured || self.topology != before {
             actions.push(Action::Publish(self.topology.clone()));
         }
@@ -378,7 +354,7 @@ impl Core {
     }
 }
 
-fn grant(node: NodeId, wish: Wish, actions: &mut Vec<Action>) {
+pub(crate) fn grant(node: NodeId, wish: Wish, actions: &mut Vec<Action>) {
     if let Wish::Probe(after) = wish {
         actions.push(Action::Probe { node, after });
     }

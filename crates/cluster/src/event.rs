@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::observation::{ConnectFailure, Observation};
+use crate::orders::{FailoverSettings, HookCall, HookOutcome, Progress, PromoteAnswer};
 use crate::topology::{Moment, NodeId, NodeState, Role, Topology};
 
 /// A position in the write-ahead log, in bytes (`pg_lsn` as one number).
@@ -48,7 +49,7 @@ impl fmt::Display for Lsn {
 
 /// What a node said about itself in a check. `None`: the check user may not ask, or it makes no
 /// sense for the role.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Facts {
     /// `pg_is_in_recovery()`.
     pub in_recovery: bool,
@@ -60,6 +61,25 @@ pub struct Facts {
     pub lsn: Option<Lsn>,
     /// The timeline that a standby receives (`pg_stat_wal_receiver.received_tli`), while it receives one.
     pub follows: Option<u32>,
+    /// How far a standby has received (`pg_last_wal_receive_lsn()`); it may have yet to replay that.
+    pub received: Option<Lsn>,
+    /// Whom a standby receives from.
+    pub upstream: Upstream,
+}
+
+/// What a standby says of its WAL receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Upstream {
+    /// It receives from nobody, is no standby, or may not be asked.
+    #[default]
+    None,
+    /// It is connected.
+    Streaming {
+        /// To which configured node; `None`: to another address.
+        from: Option<NodeId>,
+        /// How long ago it heard anything.
+        silent_for: Option<Duration>,
+    },
 }
 
 /// How a node's role is known.
@@ -108,6 +128,10 @@ pub struct NodeSpec {
     pub on_failure: OnFailure,
     /// How patient to be with it.
     pub checks: CheckPolicy,
+    /// Among equally advanced standbys the highest is promoted first; 0 is never promoted.
+    pub priority: u32,
+    /// A backend that a session lost and one failed check are enough (`failover_on_backend_error`).
+    pub trust_sessions: bool,
 }
 
 impl NodeSpec {
@@ -138,6 +162,8 @@ pub struct Settings {
     pub settle: Duration,
     /// What becomes of a standby that answers again.
     pub failback: Failback,
+    /// What is done about a lost primary.
+    pub failover: FailoverSettings,
 }
 
 /// What a failed check lost.
@@ -184,8 +210,32 @@ pub enum Event {
     AdminDetach {
         /// The node.
         node: NodeId,
-        /// Whether the primary or the last usable node may be taken out too.
+        /// Whether the primary or the last usable node may be taken out too, and at once.
         insist: Insist,
+    },
+    /// `PROMOTE NODE`.
+    AdminPromote {
+        /// The standby.
+        node: NodeId,
+    },
+    /// Nothing of ours runs on a draining node any more.
+    Drained {
+        /// The node.
+        node: NodeId,
+    },
+    /// What became of [`Action::Promote`].
+    PromoteAnswer {
+        /// The node.
+        node: NodeId,
+        /// What it said.
+        answer: PromoteAnswer,
+    },
+    /// A command that [`Action::RunHook`] asked for has ended.
+    HookDone {
+        /// Which.
+        call: HookCall,
+        /// How.
+        outcome: HookOutcome,
     },
     /// A reload: the nodes as they are configured now, and the settings.
     NodesChanged {
@@ -219,6 +269,13 @@ pub enum Action {
         /// Zero: now.
         after: Duration,
     },
+    /// Ask that node for `pg_promote()`, once.
+    Promote {
+        /// The node.
+        node: NodeId,
+    },
+    /// Run a command of the configuration, once.
+    RunHook(HookCall),
     /// Log it, count it.
     Record(Record),
     /// The administrator's command was not carried out.
@@ -248,6 +305,21 @@ pub enum Refusal {
         /// The primary.
         primary: NodeId,
     },
+    /// It is the primary already.
+    #[error("node {0} is the primary already")]
+    AlreadyPrimary(NodeId),
+    /// Somebody else promotes in this cluster.
+    #[error("failover_mode is observe: whatever manages this cluster promotes, and pgweir follows")]
+    ObserveMode,
+    /// Only a standby that is up can be promoted.
+    #[error("node {0} is not a standby that is up")]
+    NotAStandby(NodeId),
+    /// The configuration says that it is never promoted.
+    #[error("node {0} may not be promoted: its flag or its promotion_priority says so")]
+    NotACandidate(NodeId),
+    /// Another failover or switchover is under way.
+    #[error("a failover or switchover is under way")]
+    UnderWay,
 }
 
 /// Why a node's state or role is what it is.
@@ -279,6 +351,12 @@ pub enum Reason {
     ForeignSystem,
     /// It follows a node on an older timeline than the primary's: it shows another history.
     OlderTimeline,
+    /// Its checks fail, and a standby has heard from it since: only our way to it is broken, or it is slow.
+    Vouched,
+    /// It answers, but refuses the checks; what it is, only sessions can find out.
+    RoleUnknown,
+    /// Another node is about to take its place.
+    Switchover,
 }
 
 impl Reason {
@@ -299,6 +377,9 @@ impl Reason {
             Self::FalsePrimary => "false_primary",
             Self::ForeignSystem => "foreign_system",
             Self::OlderTimeline => "older_timeline",
+            Self::Vouched => "vouched",
+            Self::RoleUnknown => "role_unknown",
+            Self::Switchover => "switchover",
         }
     }
 }
@@ -355,6 +436,8 @@ pub enum Record {
         /// Failed checks in a row; 0 when the node is alive all the same.
         in_a_row: u32,
     },
+    /// A failover or switchover goes on.
+    Failover(Progress),
     /// The nodes are those of a new configuration.
     Reconfigured {
         /// How many.

@@ -5,11 +5,14 @@
 //!
 //! Invariants: no clock, network, file or randomness here (`now` is an argument), no SQL, no tokio.
 
+mod command;
 pub mod core;
 pub mod event;
+mod failover;
 pub mod freshness;
 mod member;
 pub mod observation;
+pub mod orders;
 #[cfg(test)]
 mod scripts;
 #[cfg(test)]
@@ -20,8 +23,11 @@ mod verdict;
 pub use crate::core::{Core, Violation};
 pub use event::{
     Action, CheckPolicy, Event, Evidence, Facts, Failback, Insist, Lsn, NodeReport, NodeSpec, OnFailure,
-    Reason, Record, Refusal, RoleSource, Settings,
+    Reason, Record, Refusal, RoleSource, Settings, Upstream,
 };
 pub use freshness::{Freshness, Yardstick};
 pub use observation::{ConnectFailure, Observation};
+pub use orders::{
+    CalledOff, FailoverSettings, FalsePrimary, Hook, HookCall, HookOutcome, Progress, PromoteAnswer, Promoter,
+};
 pub use topology::{Epoch, Moment, Node, NodeId, NodeState, Role, Topology};

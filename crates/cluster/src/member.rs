@@ -4,10 +4,12 @@
 
 use std::time::Duration;
 
-use crate::event::{Evidence, Facts, Failback, NodeSpec, OnFailure, Reason, RoleSource};
+use crate::event::{Evidence, Facts, Failback, NodeSpec, OnFailure, Reason, RoleSource, Upstream};
 use crate::observation::{ConnectFailure, Observation};
 use crate::topology::{Epoch, Moment, Role};
 
+/// Without retries a node is checked once more before another one takes its place.
+const ONCE_MORE: Duration = Duration::from_millis(100);
 /// A probe that was asked for and never reported is asked for again after this time.
 const PROBE_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -22,6 +24,15 @@ pub(crate) enum Health {
     NotReady,
     /// Counts as dead, or waits to be taken back.
     Failed(Reason),
+}
+
+/// Whether an administrator took a node out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Detached {
+    No,
+    /// It takes nothing new, and what runs may end until then.
+    Draining(Moment),
+    Yes,
 }
 
 /// What sessions or checks saw that makes the next failed check decisive.
@@ -48,8 +59,8 @@ pub(crate) struct Member {
     pub(crate) health: Health,
     /// What it said last; kept while it is down.
     pub(crate) facts: Option<Facts>,
-    /// An administrator took it out.
-    pub(crate) detached: bool,
+    /// Whether an administrator took it out.
+    pub(crate) detached: Detached,
     /// It was the primary, or claimed to be, and another took its place; it may not take writes
     /// again before it was seen as a standby.
     pub(crate) deposed: bool,
@@ -58,7 +69,15 @@ pub(crate) struct Member {
     /// How the last check ended; none before the first. A node that is not ready does not answer.
     pub(crate) answers: Option<bool>,
     failures: u32,
+    /// When the first of them began.
+    failing_since: Option<Moment>,
     suspicion: Suspicion,
+    /// Sessions lost backends before the check failed.
+    lost_by_sessions: bool,
+    /// When the check began that told the facts.
+    told_at: Option<Moment>,
+    /// The newest timeline that it was ever seen on: a standby's own word for it lags behind.
+    newest_timeline: u32,
     trouble: Option<ConnectFailure>,
     last_started: Option<Moment>,
     last_report: Moment,
@@ -72,12 +91,16 @@ impl Member {
             spec,
             health: Health::Unchecked,
             facts: None,
-            detached: false,
+            detached: Detached::No,
             deposed: false,
             was_standby: false,
             answers: None,
             failures: 0,
+            failing_since: None,
             suspicion: Suspicion::None,
+            lost_by_sessions: false,
+            told_at: None,
+            newest_timeline: 0,
             trouble: None,
             last_started: None,
             last_report: now,
@@ -99,9 +122,62 @@ impl Member {
         }
     }
 
+    /// It has said that it is in recovery; one of which nothing is known has not.
+    pub(crate) fn is_standby(&self) -> bool {
+        self.facts.is_some_and(|facts| facts.in_recovery)
+    }
+
     /// Failed checks in a row.
     pub(crate) fn failures(&self) -> u32 {
         self.failures
+    }
+
+    /// Whether an administrator wants it out, at once or soon.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.detached != Detached::No
+    }
+
+    /// Whether it has failed all of its retries, and more than one check: a server that crashes and restarts by itself
+    /// resets a connection or two that it has accepted.
+    pub(crate) fn is_surely_failing(&self) -> bool {
+        self.failures > self.spec.checks.max_retries.max(1)
+    }
+
+    /// When the check began that told the facts.
+    pub(crate) fn told_at(&self) -> Option<Moment> {
+        self.told_at
+    }
+
+    /// The newest timeline that it was ever seen on.
+    pub(crate) fn newest_timeline(&self) -> u32 {
+        self.newest_timeline
+    }
+
+    /// Sessions lost backends of it before its check failed.
+    pub(crate) fn was_lost_by_sessions(&self) -> bool {
+        self.lost_by_sessions
+    }
+
+    /// Since when its checks fail.
+    pub(crate) fn failing_since(&self) -> Option<Moment> {
+        self.failing_since.filter(|_| self.failures > 0)
+    }
+
+    /// The latest moment at which it is known to have heard from its primary.
+    pub(crate) fn heard_at(&self) -> Option<Moment> {
+        match self.facts.map(|facts| facts.upstream)? {
+            Upstream::Streaming { silent_for: Some(silent), .. } => {
+                Some(Moment(self.told_at?.0.checked_sub(silent)?))
+            }
+            Upstream::Streaming { silent_for: None, .. } | Upstream::None => None,
+        }
+    }
+
+    /// Nothing of ours runs on it any more.
+    pub(crate) fn drained(&mut self) {
+        if matches!(self.detached, Detached::Draining(_)) {
+            self.detached = Detached::Yes;
+        }
     }
 
     /// Takes a good check; `None` when it is older than what is known.
@@ -118,6 +194,9 @@ impl Member {
         self.trouble = None;
         self.suspicion = Suspicion::None;
         self.facts = Some(facts);
+        self.told_at = Some(started);
+        self.lost_by_sessions = false;
+        self.newest_timeline = self.newest_timeline.max(facts.timeline.max(facts.follows).unwrap_or(0));
         if facts.in_recovery {
             self.was_standby = true;
             self.deposed = false;
@@ -168,6 +247,12 @@ impl Member {
             ConnectFailure::Rejected => {
                 self.failures = 0;
                 self.suspicion = Suspicion::None;
+                if matches!(self.health, Health::NotReady | Health::Failed(_)) {
+                    // It lives again, and may be something else than it was.
+                    self.health = Health::Unchecked;
+                    self.facts = None;
+                    self.told_at = None;
+                }
                 Wish::Nothing
             }
             ConnectFailure::NotReady => {
@@ -186,14 +271,23 @@ impl Member {
     }
 
     fn fail(&mut self, now: Moment, report: FailedCheck, role: Role) -> Wish {
+        if self.failures == 0 {
+            self.failing_since = Some(report.started);
+        }
         self.failures = self.failures.saturating_add(1);
+        self.lost_by_sessions |= self.sessions_lost_it();
         if self.is_kept() {
             return Wish::Probe(self.spec.checks.retry_delay);
         }
         if self.failures > self.spec.checks.max_retries || self.is_decisive(report, role) {
             self.health = Health::Failed(reason_of(report.failure));
             self.suspicion = Suspicion::None;
-            return Wish::Nothing;
+            // It is left out; that it is dead for good takes all of the retries.
+            return match self.is_surely_failing() {
+                true => Wish::Nothing,
+                false if self.failures > self.spec.checks.max_retries => Wish::Probe(ONCE_MORE),
+                false => Wish::Probe(self.spec.checks.retry_delay),
+            };
         }
         if report.failure == ConnectFailure::Unreachable && role != Role::Primary {
             // A refused connection to a standby is asked about once more, at once: leaving a
@@ -204,6 +298,11 @@ impl Member {
         Wish::Probe(self.spec.checks.retry_delay)
     }
 
+    /// Whether sessions saw it die and said so.
+    fn sessions_lost_it(&self) -> bool {
+        self.spec.trust_sessions && matches!(self.suspicion, Suspicion::Lost(_))
+    }
+
     /// Whether failures do not count.
     fn is_kept(&self) -> bool {
         self.spec.on_failure == OnFailure::Keep && self.health == Health::Alive
@@ -212,6 +311,9 @@ impl Member {
     /// Whether this one failure is enough. A primary is given up at once only when established
     /// connections broke as well: a name that does not resolve for a moment is no reason.
     fn is_decisive(&self, report: FailedCheck, role: Role) -> bool {
+        if self.sessions_lost_it() {
+            return true;
+        }
         if report.failure != ConnectFailure::Unreachable {
             return false;
         }
@@ -227,12 +329,10 @@ impl Member {
 
     /// Takes what a session saw, under a topology no older than the node's last change.
     pub(crate) fn observed(&mut self, now: Moment, observation: Observation, changed: Epoch) -> Wish {
-        let epoch = match observation {
-            Observation::ConnectFailed { epoch, .. }
-            | Observation::BackendLost { epoch, .. }
-            | Observation::ReadOnly { epoch, .. } => epoch,
-        };
-        if epoch < changed || self.health != Health::Alive {
+        if let Observation::RoleSeen { role, .. } = observation {
+            return self.role_seen(role);
+        }
+        if observation.epoch() < changed || self.health != Health::Alive {
             return Wish::Nothing;
         }
         match observation {
@@ -242,9 +342,29 @@ impl Member {
                     self.suspicion = Suspicion::Connect(now);
                 }
             }
-            Observation::ConnectFailed { .. } | Observation::ReadOnly { .. } => {}
+            Observation::ConnectFailed { .. }
+            | Observation::ReadOnly { .. }
+            | Observation::RoleSeen { .. } => {}
         }
         self.ask_once(now)
+    }
+
+    /// Only while the node refuses the checks: what it says itself is better.
+    fn role_seen(&mut self, role: Role) -> Wish {
+        if self.trouble == Some(ConnectFailure::Rejected) && role != Role::Unknown {
+            let in_recovery = role == Role::Standby;
+            self.was_standby |= in_recovery;
+            self.facts = Some(Facts { in_recovery, ..Facts::default() });
+            self.health = Health::Alive;
+        }
+        Wish::Nothing
+    }
+
+    /// Whether it answers, and refuses every check, so that nobody knows what it is.
+    pub(crate) fn is_nameless(&self) -> bool {
+        self.health == Health::Unchecked
+            && self.facts.is_none()
+            && self.trouble == Some(ConnectFailure::Rejected)
     }
 
     /// Thousands of sessions see a death at once: one probe answers them all.
@@ -259,6 +379,9 @@ impl Member {
 
     /// No report for too long is a check that timed out.
     pub(crate) fn tick(&mut self, now: Moment, role: Role) -> Option<(Wish, bool)> {
+        if matches!(self.detached, Detached::Draining(until) if now >= until) {
+            self.detached = Detached::Yes;
+        }
         if now.0.saturating_sub(self.last_report.0) < self.spec.checks.stale_after {
             return None;
         }
@@ -273,7 +396,7 @@ impl Member {
 
     /// An administrator takes it back: judged anew from its next check.
     pub(crate) fn attach(&mut self) {
-        self.detached = false;
+        self.detached = Detached::No;
         self.returned_at = None;
         self.failures = 0;
         if matches!(self.health, Health::Failed(_)) {

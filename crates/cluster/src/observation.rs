@@ -1,6 +1,6 @@
 //! What sessions and pools tell the cluster core about nodes. It may be lost; it is never a verdict.
 
-use crate::topology::{Epoch, NodeId};
+use crate::topology::{Epoch, NodeId, Role};
 
 /// Why a connection to a node could not be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -57,6 +57,15 @@ pub enum Observation {
         /// The epoch of the topology by which it was chosen.
         epoch: Epoch,
     },
+    /// A new connection told what the node is (`in_hot_standby`). Counts only while the checks cannot tell.
+    RoleSeen {
+        /// The node.
+        node: NodeId,
+        /// The epoch of the topology by which it was chosen.
+        epoch: Epoch,
+        /// What it is.
+        role: Role,
+    },
 }
 
 impl Observation {
@@ -66,7 +75,19 @@ impl Observation {
         match self {
             Self::ConnectFailed { node, .. }
             | Self::BackendLost { node, .. }
-            | Self::ReadOnly { node, .. } => *node,
+            | Self::ReadOnly { node, .. }
+            | Self::RoleSeen { node, .. } => *node,
+        }
+    }
+
+    /// The epoch of the topology under which it was made.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        match self {
+            Self::ConnectFailed { epoch, .. }
+            | Self::BackendLost { epoch, .. }
+            | Self::ReadOnly { epoch, .. }
+            | Self::RoleSeen { epoch, .. } => *epoch,
         }
     }
 }

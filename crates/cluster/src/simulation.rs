@@ -7,8 +7,12 @@
 //! a newer timeline, or an administrator said so. What must hold in the end, when the faults stop:
 //! the picture is the truth.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod oracle;
+
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use oracle::Oracle;
 
 use crate::scripts::{at, settings, spec};
 use crate::*;
@@ -18,6 +22,7 @@ const PERIOD: u64 = 2_000;
 const TIMEOUT: u64 = 5_000;
 const CHAOS: u64 = 180_000;
 const SYSTEM: u64 = 7;
+const PROMOTE_WITHIN: Duration = Duration::from_secs(20);
 
 /// splitmix64
 struct Rng(u64);
@@ -52,6 +57,8 @@ enum Status {
     Full,
     Silent,
     Garbled,
+    /// Only pgweir cannot reach it.
+    Cut,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +69,18 @@ struct Server {
     system: u64,
     next_check: u64,
     kept_connection: bool,
+    /// Whom it receives from while it is a standby.
+    follows: usize,
+    /// When its status last changed.
+    since: u64,
+}
+
+/// What happens later.
+enum Delivery {
+    Event(Event),
+    /// A server is asked to promote itself.
+    Promote(usize, NodeId),
+    Hook(HookCall, Option<usize>),
 }
 
 struct World {
@@ -73,44 +92,10 @@ struct World {
     order: Vec<usize>,
     timelines_visible: bool,
     lossy: bool,
-    in_flight: BTreeMap<(u64, u64), Event>,
+    in_flight: BTreeMap<(u64, u64), Delivery>,
+    settings: Settings,
     sent: u64,
     oracle: Oracle,
-}
-
-/// What the outside remembers to judge the core by. Servers, not ids: ids move.
-#[derive(Default)]
-struct Oracle {
-    primary: Option<usize>,
-    barred: BTreeSet<usize>,
-    newest: u32,
-    /// When the last report of each server that counts was begun.
-    heard: BTreeMap<usize, Moment>,
-    /// What each server said last, as far as it was delivered in time.
-    said: BTreeMap<usize, Facts>,
-    renumbered: Moment,
-    epoch: Epoch,
-    pictures: BTreeMap<Epoch, Vec<(NodeState, Role)>>,
-}
-
-impl Oracle {
-    fn hear(&mut self, server: Option<&usize>, started: Moment, facts: Option<Facts>) {
-        let Some(server) = server.copied() else { return };
-        let older = self.heard.get(&server).is_some_and(|last| started < *last);
-        if older || started < self.renumbered {
-            return;
-        }
-        self.heard.insert(server, started);
-        let Some(facts) = facts else { return };
-        self.said.insert(server, facts);
-        if facts.in_recovery {
-            self.barred.remove(&server);
-        }
-    }
-
-    fn said(&self, server: usize) -> Facts {
-        self.said[&server]
-    }
 }
 
 impl World {
@@ -124,14 +109,26 @@ impl World {
             system: SYSTEM,
             next_check: 0,
             kept_connection: false,
+            follows: 0,
+            since: 0,
         });
         let order: Vec<usize> = (0..count).collect();
         let nodes = order.iter().map(|server| spec(&format!("db{server}"))).collect();
+        let promoter = [Promoter::Core, Promoter::Core, Promoter::Nobody, Promoter::Command][rng.below(4)];
+        let failover = FailoverSettings {
+            promoter,
+            promote_within: PROMOTE_WITHIN,
+            drain: Duration::from_secs(3),
+            switch_within: Duration::from_secs(6),
+            ..FailoverSettings::default()
+        };
+        let settings = Settings { failover, ..settings() };
         let timelines_visible = rng.chance(60);
         Self {
             rng,
             now: 0,
-            core: Core::new(settings(), nodes, at(0)),
+            core: Core::new(settings, nodes, at(0)),
+            settings,
             servers: servers.collect(),
             order,
             timelines_visible,
@@ -145,10 +142,16 @@ impl World {
     fn step(&mut self, event: Event) {
         match &event {
             Event::CheckOk { node, started, facts } => {
-                self.oracle.hear(self.order.get(node.index()), *started, Some(*facts));
+                self.oracle.hear(self.order.get(node.index()), *started, Ok(*facts));
             }
-            Event::CheckFailed { node, started, .. } => {
-                self.oracle.hear(self.order.get(node.index()), *started, None);
+            Event::CheckFailed { node, started, failure, .. } => {
+                self.oracle.hear(self.order.get(node.index()), *started, Err(*failure));
+            }
+            Event::PromoteAnswer { node, answer: PromoteAnswer::Refused } => {
+                self.oracle.promotion_failed(self.order.get(node.index()));
+            }
+            Event::HookDone { call, outcome: HookOutcome::Failed } if call.hook == Hook::Failover => {
+                self.oracle.promotion_failed(call.main.and_then(|node| self.order.get(node.index())));
             }
             _ => {}
         }
@@ -164,9 +167,95 @@ impl World {
                         *next = (*next).min(due);
                     }
                 }
+                Action::Promote { node } => self.promote(node),
+                Action::RunHook(call) => self.run_hook(call),
                 Action::Record(_) | Action::Refused(_) => {}
             }
         }
+    }
+
+    fn later(&mut self, what: Delivery, low: u64, high: u64) {
+        self.sent += 1;
+        let at = self.now + self.rng.between(low, high);
+        self.in_flight.insert((at, self.sent), what);
+    }
+
+    fn expect_promotion(&mut self, node: NodeId) -> usize {
+        assert_ne!(self.settings.failover.promoter, Promoter::Nobody);
+        let (server, old) = (self.order[node.index()], self.oracle.primary);
+        let old_id = old.and_then(|old| self.order.iter().position(|it| *it == old));
+        let streams = |facts: Facts| match facts.upstream {
+            Upstream::Streaming { from, .. } => from.is_none_or(|from| Some(from.index()) == old_id),
+            Upstream::None => false,
+        };
+        let word = self.oracle.at_word;
+        self.oracle.promotion(at(self.now), server, old, streams);
+        if let Some(old) = old.filter(|_| !word) {
+            let it = &self.servers[old];
+            let well = it.status == Status::Running && !it.in_recovery && self.now - it.since > 15_000;
+            assert!(!well, "db{old} is well");
+        }
+        server
+    }
+
+    fn promote(&mut self, node: NodeId) {
+        let server = self.expect_promotion(node);
+        self.later(Delivery::Promote(server, node), 5, 3_000);
+    }
+
+    fn run_hook(&mut self, call: HookCall) {
+        assert_eq!(
+            call.hook == Hook::FollowPrimary,
+            call.hook != Hook::Failover && call.hook != Hook::Failback
+        );
+        let promotes = call.hook == Hook::Failover && call.main != self.core.topology().primary;
+        let lost_primary = call.old_primary == Some(call.node);
+        let server = match call.main.filter(|_| promotes && lost_primary) {
+            Some(main) => Some(self.expect_promotion(main)),
+            None => call.main.map(|main| self.order[main.index()]),
+        };
+        self.later(Delivery::Hook(call, server), 5, 3_000);
+    }
+
+    /// A server is asked for `pg_promote()`; now and then it may not, or the answer is lost.
+    fn carry_out(&mut self, server: usize) -> PromoteAnswer {
+        let newest = self.newest_timeline();
+        let it = &mut self.servers[server];
+        if !self.lossy {
+            return PromoteAnswer::Refused;
+        }
+        match it.status {
+            Status::Running if !it.in_recovery => PromoteAnswer::Refused,
+            Status::Running if !self.rng.chance(10) => {
+                it.in_recovery = false;
+                it.timeline = newest + 1;
+                if self.rng.chance(20) { PromoteAnswer::Unknown } else { PromoteAnswer::Accepted }
+            }
+            Status::Running | Status::Dead => PromoteAnswer::Refused,
+            _ => PromoteAnswer::Unknown,
+        }
+    }
+
+    fn end_hook(&mut self, call: HookCall, server: Option<usize>) {
+        let Some(server) = server else { return };
+        let outcome = match call.hook {
+            Hook::Failover if self.oracle.promoting.is_some_and(|(who, _)| who == server) => {
+                match self.carry_out(server) {
+                    PromoteAnswer::Refused => HookOutcome::Failed,
+                    _ => HookOutcome::Done,
+                }
+            }
+            Hook::Failover | Hook::Failback => HookOutcome::Done,
+            Hook::FollowPrimary => {
+                let newest = self.newest_timeline();
+                let it = &mut self.servers[self.order[call.node.index()]];
+                if self.lossy && it.system == SYSTEM && self.rng.chance(80) {
+                    (it.in_recovery, it.follows, it.timeline) = (true, server, newest);
+                }
+                HookOutcome::Done
+            }
+        };
+        self.step(Event::HookDone { call, outcome });
     }
 
     fn judge(&mut self, topology: &Topology) {
@@ -191,12 +280,33 @@ impl World {
             oracle.barred.remove(&primary);
         }
         oracle.newest = oracle.newest.max(said.timeline.unwrap_or(0));
+        oracle.promoting = None;
+    }
+
+    fn id_of(&self, server: usize) -> NodeId {
+        NodeId(u16::try_from(self.order.iter().position(|it| *it == server).unwrap()).unwrap())
+    }
+
+    /// A receiver that hears nothing keeps its connection for a minute.
+    fn upstream(&self, server: usize) -> Upstream {
+        let (it, from) = (&self.servers[server], &self.servers[self.servers[server].follows]);
+        let frozen = match from.status {
+            Status::Dead | Status::NotReady | Status::Garbled => return Upstream::None,
+            Status::Silent => self.now - from.since,
+            Status::Running | Status::Full | Status::Cut => 0,
+        };
+        if !it.in_recovery || it.follows == server || from.in_recovery || frozen > 60_000 {
+            return Upstream::None;
+        }
+        let silent_for = Some(Duration::from_millis(frozen + 100));
+        Upstream::Streaming { from: Some(self.id_of(it.follows)), silent_for }
     }
 
     /// What a check of that server would find now.
     fn check(&mut self, server: usize) -> (u64, Event) {
-        let node = NodeId(u16::try_from(self.order.iter().position(|it| *it == server).unwrap()).unwrap());
+        let node = self.id_of(server);
         let started = at(self.now);
+        let upstream = self.upstream(server);
         let state = &mut self.servers[server];
         let lost = state.kept_connection && state.status == Status::Dead;
         state.kept_connection = state.status == Status::Running;
@@ -211,14 +321,16 @@ impl World {
                     timeline: self.timelines_visible.then_some(state.timeline),
                     system_identifier: Some(state.system),
                     lsn: Some(Lsn(self.now)),
-                    follows: None,
+                    received: Some(Lsn(self.now)),
+                    upstream,
+                    ..Facts::default()
                 },
             },
             Status::Dead => fails(ConnectFailure::Unreachable),
             Status::NotReady => fails(ConnectFailure::NotReady),
             Status::Full => fails(ConnectFailure::Rejected),
             Status::Garbled => fails(ConnectFailure::Protocol),
-            Status::Silent => return (TIMEOUT, fails(ConnectFailure::TimedOut)),
+            Status::Silent | Status::Cut => return (TIMEOUT, fails(ConnectFailure::TimedOut)),
         };
         let late = self.lossy && self.rng.chance(10);
         (if late { self.rng.between(50, TIMEOUT) } else { self.rng.between(1, 50) }, event)
@@ -233,7 +345,7 @@ impl World {
             let (delay, event) = self.check(server);
             if !(self.lossy && self.rng.chance(5)) {
                 self.sent += 1;
-                self.in_flight.insert((self.now + delay, self.sent), event);
+                self.in_flight.insert((self.now + delay, self.sent), Delivery::Event(event));
             }
         }
     }
@@ -243,8 +355,19 @@ impl World {
             if entry.key().0 > self.now {
                 return;
             }
-            let event = entry.remove();
-            self.step(event);
+            match entry.remove() {
+                Delivery::Event(event) => self.step(event),
+                Delivery::Promote(server, node) => {
+                    let answer = self.carry_out(server);
+                    if answer != PromoteAnswer::Unknown || self.rng.chance(50) {
+                        // Under the id that was asked; it may be another's now, as answers of the actor may.
+                        if self.order.get(node.index()) == Some(&server) {
+                            self.step(Event::PromoteAnswer { node, answer });
+                        }
+                    }
+                }
+                Delivery::Hook(call, server) => self.end_hook(call, server),
+            }
         }
     }
 
@@ -273,14 +396,18 @@ impl World {
         let newest = self.newest_timeline();
         let foreign_allowed =
             self.servers.len() >= 3 && server == self.servers.len() - 1 && self.core.is_settled();
-        let choice = self.rng.below(14);
+        let choice = self.rng.below(16);
+        let now = self.now;
+        let primary = self.oracle.primary.unwrap_or(0);
         let it = &mut self.servers[server];
+        let before = it.status;
         match choice {
             0 | 1 => it.status = Status::Dead,
             2 => it.status = Status::NotReady,
             3 => it.status = Status::Full,
             4 => it.status = Status::Silent,
             5 => it.status = Status::Garbled,
+            13 => it.status = Status::Cut,
             6..=8 => it.status = Status::Running,
             // Promoted by somebody, whether the old primary lives or not.
             9 if it.status == Status::Running && it.in_recovery && it.system == SYSTEM => {
@@ -290,6 +417,7 @@ impl World {
             // Rewound and started as a standby.
             10 | 11 if it.system == SYSTEM => {
                 it.in_recovery = true;
+                it.follows = primary;
                 it.timeline = newest;
                 it.kept_connection = false;
                 it.status = Status::Running;
@@ -299,13 +427,21 @@ impl World {
                 it.in_recovery = true;
                 it.timeline = newest;
             }
-            _ => self.administrator(),
+            _ => return self.administrator(),
+        }
+        if self.servers[server].status != before {
+            self.servers[server].since = now;
         }
     }
 
     fn administrator(&mut self) {
         let node = NodeId(u16::try_from(self.rng.below(self.order.len() + 1)).unwrap());
-        match self.rng.below(5) {
+        match self.rng.below(8) {
+            5 => self.step(Event::Drained { node }),
+            6 => {
+                self.oracle.at_word = true;
+                self.step(Event::AdminPromote { node });
+            }
             0 => self.step(Event::AdminDetach { node, insist: Insist::No }),
             1 => self.step(Event::AdminDetach { node, insist: Insist::Force }),
             2 | 3 => {
@@ -337,7 +473,7 @@ impl World {
         if moved {
             self.oracle.renumbered = at(self.now);
         }
-        self.step(Event::NodesChanged { nodes, settings: settings() });
+        self.step(Event::NodesChanged { nodes, settings: self.settings });
         self.now += 1;
     }
 
@@ -361,6 +497,7 @@ impl World {
     /// The faults stop: one primary on the newest timeline, the others follow it.
     fn heal(&mut self) -> usize {
         self.lossy = false;
+        self.in_flight.retain(|_, what| matches!(what, Delivery::Event(_)));
         for server in &mut self.servers {
             server.status = Status::Running;
             server.system = SYSTEM;

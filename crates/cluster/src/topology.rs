@@ -64,6 +64,8 @@ pub enum NodeState {
     Waiting,
     /// Answers; may be used.
     Up,
+    /// Takes no new work; what runs on it may end.
+    Draining,
     /// Failed its checks, or detached.
     Down,
     /// Answers but must not be used (a second primary, a foreign system identifier).
@@ -78,6 +80,7 @@ impl NodeState {
             Self::Unused => "unused",
             Self::Waiting => "waiting",
             Self::Up => "up",
+            Self::Draining => "draining",
             Self::Down => "down",
             Self::Quarantine => "quarantine",
         }

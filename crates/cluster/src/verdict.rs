@@ -4,8 +4,9 @@
 //! timeline that was ever accepted, is not chosen again before it was a standby of the new one (so
 //! two nodes that both take writes never alternate); a node of another system is never used.
 
-use crate::event::{Reason, RoleSource};
-use crate::member::{Health, Member};
+use crate::event::{Reason, RoleSource, Upstream};
+use crate::member::{Detached, Health, Member};
+use crate::orders::FalsePrimary;
 use crate::topology::{NodeId, NodeState, Role};
 
 /// What is remembered from one decision to the next.
@@ -19,6 +20,10 @@ pub(crate) struct Memory {
     pub(crate) newest_timeline: Option<u32>,
     /// The cluster's system identifier.
     pub(crate) system_identifier: Option<u64>,
+    /// The primary that another one is about to replace, and whether nothing runs on it any more.
+    pub(crate) resting: Option<(NodeId, bool)>,
+    /// What becomes of a second primary.
+    pub(crate) false_primary: FalsePrimary,
 }
 
 /// Whether the nodes had their chance to report since the start.
@@ -63,7 +68,8 @@ pub(crate) fn rule(members: &mut [Member], memory: &mut Memory, phase: Phase) ->
     };
     let verdicts = with_ids(members)
         .map(|(id, member)| {
-            let (state, reason) = state_of(id, member, memory, primary, phase);
+            let vouched = is_vouched(id, members, memory);
+            let (state, reason) = state_of(id, member, memory, primary, (phase, vouched));
             Verdict { state, role: role_of(id, member, memory, primary, phase), reason }
         })
         .collect();
@@ -113,14 +119,33 @@ pub(crate) fn is_foreign(member: &Member, memory: &Memory) -> bool {
 }
 
 /// The node that takes the writes, if one may.
-fn choose(members: &[Member], memory: &Memory) -> Option<NodeId> {
+pub(crate) fn choose(members: &[Member], memory: &Memory) -> Option<NodeId> {
     let by_flag = members.iter().any(|member| member.spec.role_source == RoleSource::AlwaysPrimary);
     with_ids(members)
-        .filter(|(_, member)| member.health == Health::Alive && !member.detached && member.claims_primary())
+        .filter(|(id, member)| member.health == Health::Alive || is_vouched(*id, members, memory))
+        .filter(|(id, _)| memory.resting.is_none_or(|(resting, _)| resting != *id))
+        .filter(|(_, member)| !member.is_detached() && member.claims_primary())
         .filter(|(_, member)| !by_flag || member.spec.role_source == RoleSource::AlwaysPrimary)
         .filter(|(id, member)| !is_foreign(member, memory) && is_admissible(*id, member, memory))
         .reduce(|best, other| if outranks(other, best, memory) { other } else { best })
         .map(|(id, _)| id)
+}
+
+/// Whether a standby has heard from the primary after its checks began to fail: it lives, and only our way to it is
+/// broken, or it is slow.
+pub(crate) fn is_vouched(id: NodeId, members: &[Member], memory: &Memory) -> bool {
+    if memory.last_primary != Some(id) {
+        return false;
+    }
+    let Some(primary) = members.get(id.index()) else { return false };
+    let failed = matches!(primary.health, Health::Failed(_)) && !primary.was_lost_by_sessions();
+    let Some(since) = primary.failing_since().filter(|_| failed && !primary.deposed) else { return false };
+    members.iter().filter(|member| member.health == Health::Alive && !member.claims_primary()).any(|member| {
+        let upstream = member.facts.map(|facts| facts.upstream).unwrap_or_default();
+        let from_it =
+            matches!(upstream, Upstream::Streaming { from, .. } if from.is_none_or(|from| from == id));
+        from_it && member.heard_at() > Some(since)
+    })
 }
 
 /// Whether a node that takes writes may be the primary at all.
@@ -150,8 +175,18 @@ fn outranks(one: (NodeId, &Member), other: (NodeId, &Member), memory: &Memory) -
     }
 }
 
+/// The primary of before, of which nothing may be known now, takes no writes again before it was a standby.
+pub(crate) fn depose_unless_standby(members: &mut [Member], before: Option<NodeId>) {
+    if let Some(member) =
+        before.and_then(|before| members.get_mut(before.index())).filter(|it| !it.is_standby())
+    {
+        member.deposed = true;
+    }
+}
+
 fn enthrone(members: &mut [Member], memory: &mut Memory, chosen: NodeId) {
-    memory.last_primary = Some(chosen);
+    let before = memory.last_primary.replace(chosen);
+    depose_unless_standby(members, before.filter(|before| *before != chosen));
     memory.by_word = memory.by_word.filter(|id| *id == chosen);
     for (index, member) in members.iter_mut().enumerate() {
         if index == chosen.index() {
@@ -168,19 +203,33 @@ fn state_of(
     member: &Member,
     memory: &Memory,
     primary: Option<NodeId>,
-    phase: Phase,
+    (phase, vouched): (Phase, bool),
 ) -> (NodeState, Reason) {
-    if member.detached {
-        return (NodeState::Down, Reason::Detached);
+    match (member.detached, member.health) {
+        (Detached::Draining(_), Health::Alive) => return (NodeState::Draining, Reason::Detached),
+        (Detached::Draining(_) | Detached::Yes, _) => return (NodeState::Down, Reason::Detached),
+        (Detached::No, _) => {}
+    }
+    if let (Health::Alive, Some((_, drained))) = (member.health, memory.resting.filter(|(it, _)| *it == id)) {
+        let state = if drained { NodeState::Down } else { NodeState::Draining };
+        return (state, Reason::Switchover);
     }
     match member.health {
+        Health::Unchecked if member.is_nameless() && phase == Phase::Settled => {
+            (NodeState::Up, Reason::RoleUnknown)
+        }
         Health::Unchecked => (NodeState::Waiting, Reason::NotChecked),
         Health::NotReady => (NodeState::Down, Reason::NotReady),
+        Health::Failed(_) if vouched && primary == Some(id) => (NodeState::Up, Reason::Vouched),
         Health::Failed(reason) => (NodeState::Down, reason),
         Health::Alive if phase == Phase::Settling => (NodeState::Waiting, Reason::Settling),
         Health::Alive if is_foreign(member, memory) => (NodeState::Quarantine, Reason::ForeignSystem),
         Health::Alive if member.claims_primary() && primary != Some(id) => {
-            (NodeState::Quarantine, Reason::FalsePrimary)
+            let state = match memory.false_primary {
+                FalsePrimary::Quarantine => NodeState::Quarantine,
+                FalsePrimary::Leave => NodeState::Up,
+            };
+            (state, Reason::FalsePrimary)
         }
         Health::Alive if primary.is_some() && follows_the_past(member, memory) => {
             (NodeState::Quarantine, Reason::OlderTimeline)
@@ -190,7 +239,7 @@ fn state_of(
 }
 
 /// A standby that still receives from a primary of before, which lives and writes what the cluster does not.
-fn follows_the_past(member: &Member, memory: &Memory) -> bool {
+pub(crate) fn follows_the_past(member: &Member, memory: &Memory) -> bool {
     let follows = member.facts.filter(|facts| facts.in_recovery).and_then(|facts| facts.follows);
     follows.is_some_and(|timeline| memory.newest_timeline.is_some_and(|newest| timeline < newest))
 }
@@ -209,6 +258,7 @@ fn role_of(id: NodeId, member: &Member, memory: &Memory, primary: Option<NodeId>
     if !member.claims_primary() {
         return Role::Standby;
     }
-    let down = member.detached || member.health != Health::Alive;
+    let resting = memory.resting.is_some_and(|(resting, _)| resting == id);
+    let down = resting || member.is_detached() || member.health != Health::Alive;
     if down && primary.is_none() && memory.last_primary == Some(id) { Role::Primary } else { Role::Unknown }
 }

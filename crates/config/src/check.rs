@@ -7,7 +7,7 @@ use crate::sections::{ADMIN_DATABASES, Backend};
 use crate::table::Config;
 use crate::units::duration_text;
 use crate::value::{quote, shorten};
-use crate::words::{BackendFlag, BackendSslMode, Ssl};
+use crate::words::{BackendFlag, BackendSslMode, FailoverMode, Ssl};
 use crate::yaml::{Node, Step};
 
 /// The kernel's `sun_path` holds this many bytes, the final zero included.
@@ -84,6 +84,7 @@ pub(crate) fn conflicts(config: &Config) -> Vec<Conflict> {
     redirects(config, &mut all);
     tls(config, &mut all);
     lookups(config, &mut all);
+    promotion(config, &mut all);
     if config.sr_check_min_period > config.sr_check_period {
         let found = duration_text(config.sr_check_min_period);
         let most = duration_text(config.sr_check_period);
@@ -94,6 +95,13 @@ pub(crate) fn conflicts(config: &Config) -> Vec<Conflict> {
         ));
     }
     all
+}
+
+fn promotion(config: &Config, all: &mut Vec<Conflict>) {
+    if config.failover_mode == FailoverMode::Command && config.failover_command.is_none() {
+        let expected = "failover_command to be set as well: nothing would be promoted";
+        all.push(Conflict::new(&["failover_mode"], "command", expected));
+    }
 }
 
 const BACKENDS: &[&str] = &["backends"];

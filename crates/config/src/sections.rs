@@ -40,6 +40,8 @@ table! {
         weight: f64, Limits::count(0, MANY), "1", Reload, Active;
         /// Whether a failed health check may take the node out, or the node is the primary by decree.
         flag: BackendFlag, Limits::none(), "ALLOW_TO_FAILOVER", Reload, Active;
+        /// Among equally advanced standbys the highest is promoted first; 0 is never promoted.
+        promotion_priority: u32, Limits::count(0, 1000), "1", Reload, Active;
         /// Its data directory, for commands.
         data_directory: Option<PathBuf>, Limits::none(), "null", Reload, Active;
         /// The application_name with which it connects to its primary.

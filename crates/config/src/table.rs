@@ -254,18 +254,29 @@ table! {
         health_check_database: Option<String>, Limits::none(), "null", Reload, Active;
         /// Who promotes a standby.
         failover_mode: FailoverMode, Limits::none(), "observe", Reload, Active;
-        /// Run when a node is taken out.
-        failover_command: Option<String>, Limits::none(), "null", Reload, Reserved;
-        /// Run when a node is taken back.
-        failback_command: Option<String>, Limits::none(), "null", Reload, Reserved;
-        /// Run on each standby that is to follow a new primary.
-        follow_primary_command: Option<String>, Limits::none(), "null", Reload, Reserved;
+        /// With `failover_mode: command`, run when a node is lost; it promotes when that is the primary.
+        failover_command: Option<String>, Limits::none(), "null", Reload, Active;
+        /// With `failover_mode: command`, run when a node is back.
+        failback_command: Option<String>, Limits::none(), "null", Reload, Active;
+        /// Run for each node that is to follow a new primary that pgweir has made one.
+        follow_primary_command: Option<String>, Limits::none(), "null", Reload, Active;
+        /// How long one of these commands may take.
+        failover_command_timeout: Duration, Limits::of(Seconds, 1000, DAY), "10min", Reload, Active;
+        /// How long a promotion may take until it counts as failed.
+        promotion_timeout: Duration, Limits::of(Seconds, 1000, HOUR), "60s", Reload, Active;
+        /// How long `PROMOTE NODE` may hold writes before it is called off.
+        switchover_timeout: Duration, Limits::of(Seconds, 1000, HOUR), "10s", Reload, Active;
+        /// How long transactions may go on on a node that is detached without FORCE.
+        detach_drain_timeout: Duration, Limits::of(Seconds, 0, HOUR), "60s", Reload, Active;
+        /// Where it is kept which nodes are detached and what the newest timeline is, as a hint for the next start.
+        status_file: Option<PathBuf>, Limits::none(), "null", Restart, Reserved;
         /// How long after the loss of the primary transactions that have not begun wait for one; 0 refuses them at once.
         failover_hold_timeout: Duration, Limits::of(Seconds, 0, HOUR), "30s", Reload, Active;
-        /// Whether a session's lost backend fails the node over; off leaves that to the health check.
-        failover_on_backend_error: bool, Limits::none(), "off", Reload, Reserved;
-        /// Whether the older of two primaries is quarantined.
-        detach_false_primary: bool, Limits::none(), "on", Reload, Reserved;
+        /// Whether a session's lost backend and one failed check fail a node over, whatever its standbys say; off
+        /// leaves that to the health check and its retries.
+        failover_on_backend_error: bool, Limits::none(), "off", Reload, Active;
+        /// Whether the older of two primaries is shown as quarantined; it is not used in either case.
+        detach_false_primary: bool, Limits::none(), "on", Reload, Active;
         /// Whether a node that is back is used again by itself.
         auto_failback: bool, Limits::none(), "on", Reload, Active;
         /// Least time between two such returns of one node.

@@ -170,7 +170,11 @@ words! {
     FailoverMode {
         /// Somebody else; pgweir follows.
         #[default] Observe = "observe",
-    }; except { "promote", "command" }
+        /// pgweir: the most advanced standby, when the primary is dead.
+        Promote = "promote",
+        /// `failover_command`, which pgweir runs when the primary is dead.
+        Command = "command",
+    }
 
     /// How much is logged.
     LogLevel {

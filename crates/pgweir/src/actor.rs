@@ -9,14 +9,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::time::{Duration, Instant};
 
 use cluster::{
-    Action, Core, Event, Node, NodeId, NodeReport, NodeState, Observation, Record, Refusal, Topology,
-    Violation,
+    Action, Core, Event, Node, NodeId, NodeReport, NodeState, Observation, Progress, Record, Refusal,
+    Topology, Violation,
 };
-use telemetry::{Metrics, Published};
+use config::Config;
+use proxy::tls::TlsSetup;
+use telemetry::{Metrics, Published, Tasks};
 use tokio::sync::oneshot;
 
 use crate::clock::Clock;
 use crate::events::Events;
+use crate::hands::Hands;
 use crate::probes::Wakes;
 
 /// Events that wait for the core. A step takes microseconds; a full channel means that thousands of sessions see
@@ -56,6 +59,9 @@ pub(crate) struct Outlets {
     pub(crate) topology: Published<Topology>,
     pub(crate) reports: Published<Vec<NodeReport>>,
     pub(crate) wakes: Wakes,
+    pub(crate) config: Published<Config>,
+    pub(crate) tls: Published<TlsSetup>,
+    pub(crate) tasks: Tasks,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) clock: Clock,
     pub(crate) events: Events,
@@ -69,7 +75,13 @@ impl Cluster {
     pub(crate) fn start(core: Core, outlets: Outlets) -> std::io::Result<Self> {
         let (sender, receiver) = sync_channel(CHANNEL);
         let metrics = Arc::clone(&outlets.metrics);
-        let actor = Actor { core, outlets };
+        let hands = Hands {
+            tasks: outlets.tasks.clone(),
+            config: outlets.config.clone(),
+            tls: outlets.tls.clone(),
+            cluster: Self { sender: sender.clone(), metrics: Arc::clone(&metrics) },
+        };
+        let actor = Actor { core, outlets, hands };
         std::thread::Builder::new().name("cluster".to_owned()).spawn(move || {
             let guard = EndTheProcess;
             match actor.run(&receiver) {
@@ -121,6 +133,7 @@ impl Drop for EndTheProcess {
 struct Actor {
     core: Core,
     outlets: Outlets,
+    hands: Hands,
 }
 
 impl Actor {
@@ -156,6 +169,8 @@ impl Actor {
             match action {
                 Action::Publish(topology) => self.publish(topology),
                 Action::Probe { node, after } => self.outlets.wakes.wake(node, after),
+                Action::Promote { node } => self.hands.promote(node, self.core.topology()),
+                Action::RunHook(call) => self.hands.run_hook(call, self.core.topology()),
                 Action::Record(record) => self.record(record),
                 Action::Refused(refusal) => outcome = Err(refusal),
             }
@@ -184,7 +199,10 @@ impl Actor {
         match record {
             Record::StateChange { node, from, to, reason } => {
                 let (from, to, reason) = (from.as_str(), to.as_str(), reason.as_str());
-                if to == NodeState::Up.as_str() || from == NodeState::Waiting.as_str() && to != "down" {
+                if to == NodeState::Up.as_str()
+                    || to == NodeState::Draining.as_str()
+                    || from == NodeState::Waiting.as_str() && to != "down"
+                {
                     tracing::info!(node = node.0, address = name(node), from, to, reason, "node state");
                 } else {
                     tracing::warn!(node = node.0, address = name(node), from, to, reason, "node state");
@@ -200,7 +218,7 @@ impl Actor {
             }
             Record::PrimaryChange { from, to: None, .. } => {
                 let from = from.map(|id| id.0);
-                tracing::warn!(from, "there is no primary: writes are refused");
+                tracing::warn!(from, "there is no primary: writes wait, or are refused");
             }
             Record::CheckTrouble { node, failure, in_a_row } => {
                 // The probe has said it in the node's words.
@@ -213,7 +231,47 @@ impl Actor {
                     "health check failed"
                 );
             }
+            Record::Failover(progress) => say(progress),
             Record::Reconfigured { nodes } => tracing::info!(nodes, "the nodes are configured anew"),
+        }
+    }
+}
+
+/// What a failover or switchover does, and on what evidence.
+fn say(progress: Progress) {
+    match progress {
+        Progress::Suspected { primary, failures } => {
+            tracing::warn!(
+                primary = primary.0,
+                failures,
+                "the primary counts as dead; its standbys are asked"
+            );
+        }
+        Progress::Vetoed { primary, by } => tracing::warn!(
+            primary = primary.0,
+            standby = by.0,
+            "no failover: the standby still receives from the primary"
+        ),
+        Progress::NoCandidate { primary } => {
+            tracing::error!(primary = primary.0, "no failover: no standby that is up may be promoted");
+        }
+        Progress::Promoting { node, old, position } => {
+            let (old, position) = (old.map(|old| old.0), position.map(|lsn| lsn.to_string()));
+            tracing::warn!(node = node.0, old, position, "node is being promoted");
+        }
+        Progress::PromotionFailed { node } => tracing::error!(node = node.0, "the promotion has failed"),
+        Progress::GivenUp { primary } => {
+            let primary = primary.map(|id| id.0);
+            tracing::error!(primary, "the failover is given up; PROMOTE NODE begins another one");
+        }
+        Progress::Done { primary, took } => {
+            tracing::info!(node = primary.0, took_ms = took.as_millis(), "failover done");
+        }
+        Progress::Switching { from, to } => {
+            tracing::info!(from = from.0, to = to.0, "switchover: new transactions wait");
+        }
+        Progress::CalledOff { from, to, why } => {
+            tracing::error!(from = from.0, to = to.0, why = why.as_str(), "switchover called off");
         }
     }
 }
@@ -249,6 +307,9 @@ mod tests {
             topology: topology.clone(),
             reports: reports.clone(),
             wakes: Wakes::default(),
+            tls: Published::new(TlsSetup::build(&config).unwrap()),
+            config: Published::new(config),
+            tasks: Tasks::new(tokio::runtime::Handle::current()),
             metrics: Arc::clone(&metrics),
             clock,
             events: Events::default(),
@@ -260,13 +321,8 @@ mod tests {
     async fn reports_become_a_topology_and_commands_are_answered() {
         let running = start();
         for (id, in_recovery) in [(0, false), (1, true)] {
-            let facts = Facts {
-                in_recovery,
-                timeline: Some(1),
-                system_identifier: Some(1),
-                lsn: None,
-                follows: None,
-            };
+            let facts =
+                Facts { in_recovery, timeline: Some(1), system_identifier: Some(1), ..Facts::default() };
             running.cluster.send(Event::CheckOk { node: NodeId(id), started: running.clock.now(), facts });
         }
         // A command is answered after everything that was sent before it.
@@ -280,6 +336,8 @@ mod tests {
             running.metrics.encode().unwrap().contains("pgweir_node_role{node=\"0\",role=\"primary\"} 1")
         );
         running.cluster.command(Event::AdminDetach { node: NodeId(1), insist: Insist::No }).await.unwrap();
+        assert_eq!(running.topology.load().node(NodeId(1)).map(|node| node.state), Some(NodeState::Draining));
+        running.cluster.command(Event::Drained { node: NodeId(1) }).await.unwrap();
         assert_eq!(running.topology.load().node(NodeId(1)).map(|node| node.state), Some(NodeState::Down));
         assert_eq!(running.metrics.nodes()[1].up.get(), 0);
     }

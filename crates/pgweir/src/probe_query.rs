@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{ConnectFailure, Facts, Lsn};
+use cluster::{ConnectFailure, Facts, Lsn, NodeId, Upstream};
 use protocol::auth::Learned;
 use proxy::capacity::Capacity;
 use proxy::connect::{
@@ -23,8 +23,13 @@ const FACTS: &str = "SELECT recovering, \
      (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
      CASE WHEN recovering THEN pg_catalog.pg_last_wal_replay_lsn() \
           ELSE pg_catalog.pg_current_wal_insert_lsn() END, \
-     (SELECT received_tli FROM pg_catalog.pg_stat_wal_receiver) \
-     FROM pg_catalog.pg_is_in_recovery() AS recovering";
+     receiver.received_tli, \
+     CASE WHEN recovering THEN pg_catalog.pg_last_wal_receive_lsn() END, \
+     CASE WHEN receiver.pid IS NOT NULL THEN coalesce(receiver.status, 'streaming') END, \
+     to_json(receiver) ->> 'sender_host', to_json(receiver) ->> 'sender_port', \
+     (extract(epoch FROM clock_timestamp() - receiver.last_msg_receipt_time) * 1000)::int8 \
+     FROM pg_catalog.pg_is_in_recovery() AS recovering \
+     LEFT JOIN pg_catalog.pg_stat_wal_receiver AS receiver ON recovering";
 /// How many connections it takes, and how many of them ordinary roles cannot have; the latter's second setting came with
 /// PostgreSQL 16.
 const CAPACITY: &str = "SELECT pg_catalog.current_setting('max_connections'), \
@@ -102,13 +107,15 @@ pub(crate) struct Link {
     connected: Connected,
     scope: Scope,
     within: Duration,
+    peers: Arc<[(String, u16)]>,
 }
 
 impl Link {
     /// Connects and logs in.
     pub(crate) async fn connect(spec: &ProbeSpec) -> Result<Self, ProbeError> {
         let connected = connect_as(spec, "pgweir").await?;
-        Ok(Self { connected, scope: Scope::Everything, within: spec.check.timeout })
+        let peers = Arc::clone(&spec.peers);
+        Ok(Self { connected, scope: Scope::Everything, within: spec.check.timeout, peers })
     }
 
     /// Asks how many connections the node takes: this changes with a restart only, hence once for a connection.
@@ -121,7 +128,7 @@ impl Link {
     pub(crate) async fn ask(&mut self) -> Result<Facts, ProbeError> {
         if self.scope == Scope::Everything {
             match query(&mut self.connected, FACTS, self.within).await {
-                Ok(rows) => return facts(&rows).ok_or(ProbeError::Nonsense),
+                Ok(rows) => return facts(&rows, &self.peers).ok_or(ProbeError::Nonsense),
                 Err(error @ QueryError::Server(_)) if error.is_connection_usable() => {
                     tracing::info!(%error, "the check user may not see timelines and positions; roles are seen");
                     self.scope = Scope::Role;
@@ -130,7 +137,7 @@ impl Link {
             }
         }
         let rows = query(&mut self.connected, ROLE, self.within).await?;
-        facts(&rows).ok_or(ProbeError::Nonsense)
+        facts(&rows, &self.peers).ok_or(ProbeError::Nonsense)
     }
 }
 
@@ -156,8 +163,8 @@ fn capacity(rows: &[Vec<Option<String>>]) -> Option<Capacity> {
 }
 
 /// Reads the one row: recovering, the standby's timeline, the primary's, the system identifier, the position,
-/// the timeline that is received.
-fn facts(rows: &[Vec<Option<String>>]) -> Option<Facts> {
+/// the timeline that is received, how far, and what there is to say of the receiver.
+fn facts(rows: &[Vec<Option<String>>], peers: &[(String, u16)]) -> Option<Facts> {
     let [row] = rows else { return None };
     let text = |column: usize| row.get(column)?.as_deref();
     let in_recovery = match text(0)? {
@@ -173,40 +180,66 @@ fn facts(rows: &[Vec<Option<String>>]) -> Option<Facts> {
         system_identifier: text(3).and_then(|text| text.parse::<i64>().ok()).map(i64::cast_unsigned),
         lsn: text(4).and_then(Lsn::parse),
         follows: text(5).and_then(|text| text.parse().ok()),
+        received: text(6).and_then(Lsn::parse),
+        upstream: match text(7) {
+            Some("streaming" | "starting" | "restarting") => Upstream::Streaming {
+                from: text(8).zip(text(9)).and_then(|(host, port)| peer(peers, host, port)),
+                silent_for: text(10).and_then(|text| text.parse().ok()).map(Duration::from_millis),
+            },
+            _ => Upstream::None,
+        },
     })
+}
+
+/// The configured node at that address, by the very words of the configuration.
+fn peer(peers: &[(String, u16)], host: &str, port: &str) -> Option<NodeId> {
+    let port: u16 = port.parse().ok()?;
+    let at = peers.iter().position(|(name, number)| name.eq_ignore_ascii_case(host) && *number == port)?;
+    u16::try_from(at).ok().map(NodeId)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn row(values: [Option<&str>; 6]) -> Vec<Vec<Option<String>>> {
-        vec![values.map(|value| value.map(str::to_owned)).to_vec()]
+    fn row(values: &[Option<&str>]) -> Vec<Vec<Option<String>>> {
+        vec![values.iter().map(|value| value.map(str::to_owned)).collect()]
     }
 
     #[test]
     fn answers_are_read() {
+        let peers = [("db0".to_owned(), 5432), ("db1".to_owned(), 5433)];
+        let facts = |rows: &[Vec<Option<String>>]| facts(rows, &peers);
         let primary =
-            row([Some("f"), None, Some("0000000A"), Some("7290000000000000001"), Some("1/2000"), None]);
+            row(&[Some("f"), None, Some("0000000A"), Some("7290000000000000001"), Some("1/2000"), None]);
         let expected = Facts {
-            in_recovery: false,
             timeline: Some(10),
             system_identifier: Some(7_290_000_000_000_000_001),
             lsn: Some(Lsn(0x1_0000_2000)),
-            follows: None,
+            ..Facts::default()
         };
         assert_eq!(facts(&primary), Some(expected));
-        let standby = row([Some("t"), Some("10"), None, Some("7290000000000000001"), None, Some("10")]);
-        assert_eq!(
-            facts(&standby),
-            Some(Facts { in_recovery: true, lsn: None, follows: Some(10), ..expected })
-        );
+        let receiver = [Some("1/3000"), Some("streaming"), Some("DB1"), Some("5433"), Some("1500")];
+        let known = [Some("t"), Some("10"), None, Some("7290000000000000001"), None, Some("10")];
+        let standby = row(&[&known[..], &receiver].concat());
+        let silent_for = Some(Duration::from_millis(1500));
+        let expected = Facts {
+            in_recovery: true,
+            lsn: None,
+            follows: Some(10),
+            received: Some(Lsn(0x1_0000_3000)),
+            upstream: Upstream::Streaming { from: Some(NodeId(1)), silent_for },
+            ..expected
+        };
+        assert_eq!(facts(&standby), Some(expected));
+        let elsewhere = [Some("1/3000"), Some("streaming"), Some("other"), Some("5433"), None];
+        let upstream = Upstream::Streaming { from: None, silent_for: None };
+        assert_eq!(facts(&row(&[&known[..], &elsewhere].concat())), Some(Facts { upstream, ..expected }));
+        let waiting = row(&[&known[..], &[Some("1/3000"), Some("waiting")]].concat());
+        assert_eq!(facts(&waiting), Some(Facts { upstream: Upstream::None, ..expected }));
         let role = vec![vec![Some("t".to_owned())]];
-        let nothing =
-            Facts { in_recovery: true, timeline: None, system_identifier: None, lsn: None, follows: None };
-        assert_eq!(facts(&role), Some(nothing));
-        for bad in [vec![], vec![vec![]], row([Some("maybe"), None, None, None, None, None]), row([None; 6])]
-        {
+        assert_eq!(facts(&role), Some(Facts { in_recovery: true, ..Facts::default() }));
+        for bad in [vec![], vec![vec![]], row(&[Some("maybe")]), row(&[None; 6])] {
             assert_eq!(facts(&bad), None);
         }
     }

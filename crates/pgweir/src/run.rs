@@ -36,7 +36,7 @@ use crate::signals::{Asked, Signals};
 use crate::stopping::{Step, Stopping};
 use crate::view::View;
 use crate::vocabulary::Words;
-use crate::{files, http, specs};
+use crate::{drain, files, http, specs};
 
 /// How long the start waits for the nodes' first answers before clients are let in. With a node that does not answer
 /// it takes that long.
@@ -136,6 +136,7 @@ impl Start<'_> {
         self.keep_averages(&view);
         http::start(&shared.config.load(), &self.tasks, &view, &shared.metrics).await?;
         let proxy = self.start_proxy(&shared, &cluster, view, control)?;
+        drain::start(&self.tasks, shared.topology.clone(), Arc::clone(&shared.proxy), cluster.clone());
         let reloader = Reloader {
             file: self.file.to_owned(),
             config: shared.config.clone(),
@@ -166,6 +167,9 @@ impl Start<'_> {
             topology: shared.topology.clone(),
             reports: shared.reports.clone(),
             wakes,
+            config: shared.config.clone(),
+            tls: shared.tls.clone(),
+            tasks: self.tasks.clone(),
             metrics: Arc::clone(&shared.metrics),
             clock: self.clock,
             events: shared.events.clone(),

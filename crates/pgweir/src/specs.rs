@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{CheckPolicy, Failback, NodeId, NodeSpec, OnFailure, RoleSource, Settings};
+use cluster::{
+    CheckPolicy, Failback, FailoverSettings, FalsePrimary, NodeId, NodeSpec, OnFailure, Promoter, RoleSource,
+    Settings,
+};
 use config::secrets::Secret;
-use config::{Backend, BackendFlag, Config, HealthCheck};
+use config::{Backend, BackendFlag, Config, FailoverMode, HealthCheck};
 use proxy::connect::Keepalive;
 use proxy::tls::NodeTls;
 use telemetry::logging;
@@ -26,6 +29,8 @@ pub(crate) struct ProbeSpec {
     pub(crate) check: HealthCheck,
     /// What to log in with; none when neither the configuration nor pool_passwd has it.
     pub(crate) secret: Option<Secret>,
+    /// Where the nodes are, by id: a standby says by address whom it follows.
+    pub(crate) peers: Arc<[(String, u16)]>,
     /// Time between two checks: roles are looked at as often as the faster of the two periods asks.
     pub(crate) period: Duration,
     /// How the kernel watches its connection.
@@ -37,15 +42,27 @@ pub(crate) struct ProbeSpec {
 /// One for each node.
 pub(crate) fn probes(config: &Config, tls: &Arc<NodeTls>) -> Vec<ProbeSpec> {
     let ids = (0..=u16::MAX).map(NodeId);
-    ids.zip(&config.backends).filter_map(|(node, backend)| probe(config, tls, node, backend)).collect()
+    let peers: Arc<[_]> =
+        config.backends.iter().map(|backend| (backend.hostname.clone(), backend.port)).collect();
+    let probe = |(node, backend)| probe(config, (tls, &peers), node, backend);
+    ids.zip(&config.backends).filter_map(probe).collect()
 }
 
-fn probe(config: &Config, tls: &Arc<NodeTls>, node: NodeId, backend: &Backend) -> Option<ProbeSpec> {
+/// Where the nodes are, by id.
+type Peers = Arc<[(String, u16)]>;
+
+fn probe(
+    config: &Config,
+    (tls, peers): (&Arc<NodeTls>, &Peers),
+    node: NodeId,
+    backend: &Backend,
+) -> Option<ProbeSpec> {
     let check = config.health_check(node)?;
     let own = check.password.clone().map(Secret::Plain);
     Some(ProbeSpec {
         node,
         backend: backend.clone(),
+        peers: Arc::clone(peers),
         secret: own.or_else(|| config.secrets.get(&check.user).cloned()),
         period: check.period.min(config.sr_check_period),
         keepalive: Keepalive::from(config),
@@ -76,10 +93,10 @@ pub(crate) fn nodes(config: &Config) -> Vec<NodeSpec> {
     let ids = (0..=u16::MAX).map(NodeId);
     let checks =
         ids.zip(&config.backends).filter_map(|(id, backend)| Some((backend, config.health_check(id)?)));
-    checks.map(|(backend, check)| node(backend, &check)).collect()
+    checks.map(|(backend, check)| node(config, backend, &check)).collect()
 }
 
-fn node(backend: &Backend, check: &HealthCheck) -> NodeSpec {
+fn node(config: &Config, backend: &Backend, check: &HealthCheck) -> NodeSpec {
     let (role_source, on_failure) = match backend.flag {
         BackendFlag::AllowToFailover => (RoleSource::Observed, OnFailure::TakeOut),
         BackendFlag::DisallowToFailover => (RoleSource::Observed, OnFailure::Keep),
@@ -91,6 +108,8 @@ fn node(backend: &Backend, check: &HealthCheck) -> NodeSpec {
         weight: backend.weight,
         role_source,
         on_failure,
+        priority: backend.promotion_priority,
+        trust_sessions: config.failover_on_backend_error,
         checks: CheckPolicy {
             max_retries: check.max_retries,
             retry_delay: check.retry_delay,
@@ -106,7 +125,22 @@ pub(crate) fn settings(config: &Config) -> Settings {
     } else {
         Failback::Manual
     };
-    Settings { settle: SETTLE, failback }
+    let failover = FailoverSettings {
+        promoter: match config.failover_mode {
+            FailoverMode::Observe => Promoter::Nobody,
+            FailoverMode::Promote => Promoter::Core,
+            FailoverMode::Command => Promoter::Command,
+        },
+        false_primary: if config.detach_false_primary {
+            FalsePrimary::Quarantine
+        } else {
+            FalsePrimary::Leave
+        },
+        promote_within: config.promotion_timeout,
+        drain: config.detach_drain_timeout,
+        switch_within: config.switchover_timeout,
+    };
+    Settings { settle: SETTLE, failback, failover }
 }
 
 /// The nodes as the metrics label them.

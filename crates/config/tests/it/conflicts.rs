@@ -29,6 +29,10 @@ const CASES: &[(&str, &str)] = &[
         "t.yaml:2: sr_check_min_period: found 20ms, expected at most sr_check_period (10ms)",
     ),
     (
+        "failover_mode: command\n",
+        "t.yaml:2: failover_mode: found command, expected failover_command to be set as well",
+    ),
+    (
         "databases: {pgbouncer: {}}\n",
         "t.yaml:2: databases.pgbouncer: found pgbouncer, expected another name: this database is pgweir's own console",
     ),

@@ -7,11 +7,9 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use cluster::{Node, NodeId, Observation, Topology};
-use protocol::error::{ClientFacing, PgError};
-use protocol::sqlstate::SqlState;
 use router::{Algorithm, Choice, Target};
 
-use super::busy::{busy, paused};
+use super::refusal::Refusal;
 use super::unit::says_goodbye;
 use super::{End, Session, hold};
 use crate::backend::Backend;
@@ -19,7 +17,7 @@ use crate::buffer::BUFFER_LEN;
 use crate::connect::ConnectError;
 use crate::fence::Lease;
 use crate::open::{OpenAs, open};
-use crate::pool::{Acquired, Grant, Pool, PoolKey, QuotaLimits, Scope, Waiting};
+use crate::pool::{Acquired, Grant, Pool, QuotaLimits, Waiting};
 use crate::registry::{ClientState, Flag, WaitsFor};
 use crate::stats::Count;
 
@@ -28,103 +26,11 @@ const MAX_ATTEMPTS: usize = 8;
 /// What a client may send ahead while it waits for a backend, or for answers (bytes).
 pub(super) const AHEAD_LIMIT: usize = 4 * BUFFER_LEN;
 
-/// Why a unit gets no backend; the session goes on.
-#[derive(Debug)]
-pub(super) enum Refusal {
-    /// No node takes writes.
-    NoPrimary {
-        /// How long one was waited for.
-        waited: Duration,
-    },
-    /// No node is up.
-    NoNode,
-    /// The nodes that are up are not known to show what the session has written.
-    Stale,
-    /// All backends of the pool are taken.
-    Busy {
-        /// The pool.
-        pool: PoolKey,
-        /// What is full: what it shares with other pools, or `None` for the pool itself.
-        full: Option<Scope>,
-        /// How many backends there are.
-        size: u32,
-        /// How long it was waited.
-        waited: Duration,
-    },
-    /// The node could not be connected to, or refused.
-    Connect(NodeId, Box<ConnectError>),
-    /// The node went out of use while it was waited for.
-    Gone(NodeId),
-    /// The node could not be connected to lately, and it is not this session's turn to try.
-    Unreachable(NodeId),
-    /// The database is paused, and was not resumed in that time.
-    Paused(Duration),
-    /// The client cancelled the wait.
-    Cancelled,
-}
-
 /// Where else a session could go.
 #[derive(Clone, Copy)]
 struct Elsewhere<'a> {
     target: Target,
     excluded: &'a [NodeId],
-}
-
-impl ClientFacing for Refusal {
-    fn to_client(&self) -> PgError {
-        match self {
-            Self::NoPrimary { waited } => no_primary(*waited),
-            Self::Stale => PgError::error(
-                SqlState::CANNOT_CONNECT_NOW,
-                "no node that is alive is known to show what this session has written",
-            )
-            .with_hint("Try again; or allow older reads with consistency: eventual."),
-            Self::NoNode => PgError::error(SqlState::CANNOT_CONNECT_NOW, "no node is alive")
-                .with_hint("SHOW POOL_NODES tells the state of the nodes."),
-            Self::Busy { pool, full, size, waited } => busy(pool, *full, *size, *waited),
-            Self::Connect(node, error) => {
-                let error = error.to_client();
-                let detail =
-                    error.detail.clone().unwrap_or_else(|| format!("The connection is to node {node}."));
-                PgError::error(error.code, error.message).with_detail(detail)
-            }
-            Self::Gone(node) => {
-                let text = format!("node {node} went out of use while a connection to it was waited for");
-                PgError::error(SqlState::CANNOT_CONNECT_NOW, text)
-                    .with_hint("SHOW POOL_NODES tells the state of the nodes.")
-            }
-            Self::Unreachable(node) => PgError::error(
-                SqlState::CONNECTION_FAILURE,
-                format!("no connection to node {node} could be made in the time allowed"),
-            )
-            .with_hint("SHOW POOL_NODES tells the state of the nodes, pgweir's log why it could not."),
-            Self::Paused(waited) => paused(*waited),
-            Self::Cancelled => {
-                PgError::error(SqlState::QUERY_CANCELED, "canceling statement due to user request")
-            }
-        }
-    }
-}
-
-/// No node takes writes; one was waited for that long.
-pub(crate) fn no_primary(waited: Duration) -> PgError {
-    let detail = match waited.as_millis() {
-        0 => "No node that is up accepts writes.".to_owned(),
-        waited => format!("No node that is up accepts writes; one was waited for {waited} ms."),
-    };
-    PgError::error(SqlState::CANNOT_CONNECT_NOW, "no primary node is available")
-        .with_detail(detail)
-        .with_hint("Reads go on if a standby is up. SHOW POOL_NODES tells the state of the nodes.")
-}
-
-impl Refusal {
-    /// The same, after a wait.
-    pub(super) fn after(self, waited: Duration) -> Self {
-        match self {
-            Self::NoPrimary { .. } => Self::NoPrimary { waited },
-            other => other,
-        }
-    }
 }
 
 /// Why a wait ended without its result.
@@ -217,6 +123,15 @@ impl Session {
         topology.node(id)
     }
 
+    /// A backend of that very node.
+    pub(super) async fn acquire_here(
+        &mut self,
+        node: &Node,
+        topology: &Topology,
+    ) -> Result<Box<Backend>, Interrupt> {
+        self.acquire_on(node, topology, Elsewhere { target: Target::Node(node.id), excluded: &[] }).await
+    }
+
     async fn acquire_on(
         &mut self,
         node: &Node,
@@ -257,18 +172,18 @@ impl Session {
         let entry = &self.client.entry;
         entry.bind(&backend.key, backend.entry.id, node.role);
         let lease = Lease { address: Arc::clone(&backend.key.address), role: node.role };
-        if lease.is_fenced(self.topology.load()) {
-            entry.unbind();
+        backend.entry.lent(entry.id, Instant::now());
+        if lease.is_fenced(self.topology.load()) || !self.may_use(node.id) {
+            self.client.entry.unbind();
             self.work = None;
             return Err(Refusal::Gone(node.id).into());
         }
-        if entry.has(Flag::Cancel) {
+        if self.client.entry.has(Flag::Cancel) {
             self.hand_back(backend);
             return Err(Refusal::Cancelled.into());
         }
-        entry.set_state(ClientState::Active);
+        self.client.entry.set_state(ClientState::Active);
         self.tally.add(Count::Assignments, 1);
-        backend.entry.lent(entry.id, Instant::now());
         Ok(backend)
     }
 
@@ -278,6 +193,11 @@ impl Session {
             return None;
         }
         if backend.worker == self.worker.id { Some(backend) } else { backend.rehome(self.worker.id).ok() }
+    }
+
+    /// Not once it drains; what has begun there goes on.
+    fn may_use(&mut self, node: NodeId) -> bool {
+        self.topology.load().node(node).is_none_or(Node::is_usable)
     }
 
     async fn pooled(
@@ -295,7 +215,7 @@ impl Session {
                 Acquired::Queued(waiting) => {
                     let grant = self.wait_for(waiting, pool).await?;
                     let lease = Lease { address: Arc::clone(&pool.address), role: node.role };
-                    if lease.is_fenced(self.topology.load()) {
+                    if lease.is_fenced(self.topology.load()) || !self.may_use(node.id) {
                         return Err(Refusal::Gone(node.id).into());
                     }
                     grant

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use super::Session;
-use super::acquire::{Interrupt, Refusal};
+use super::acquire::Interrupt;
+use super::refusal::Refusal;
 use crate::registry::{ClientState, WaitsFor};
 use crate::stats::Count;
 

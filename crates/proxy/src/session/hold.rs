@@ -7,16 +7,20 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cluster::{ConnectFailure, Moment, NodeId, Topology};
+use cluster::{ConnectFailure, Moment, Node, NodeId, Observation, Role, Topology};
 use router::Target;
 use tokio::sync::watch;
 
 use super::Session;
-use super::acquire::{Interrupt, Refusal};
+use super::acquire::Interrupt;
+use super::refusal::Refusal;
 use crate::registry::WaitsFor;
 
 /// How often it is tried again to connect to a primary that counts as alive.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long the cluster core may take to think about what it was told.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
 /// One unit's wait.
 pub(super) struct Hold {
@@ -59,8 +63,12 @@ impl Session {
         let Some(held) = hold else {
             let changes = self.worker.shared.deps.topology.changes();
             let first = Hold { began: now, changes };
+            let nameless = has_nameless(&topology);
+            if nameless {
+                self.find_out(&topology).await?;
+            }
             // Nobody is kept waiting by a primary that never was.
-            if self.hold_ends(&topology, &first).is_none_or(|end| now >= end) {
+            if !nameless && self.hold_ends(&topology, &first).is_none_or(|end| now >= end) {
                 return Err(refusal.into());
             }
             self.client.entry.set_waiting(WaitsFor::Node);
@@ -87,6 +95,37 @@ impl Session {
         Ok(())
     }
 
+    /// Nobody knows what some nodes are, because they refuse the health check. A session's own connection tells, from
+    /// PostgreSQL 14 on.
+    async fn find_out(&mut self, topology: &Topology) -> Result<(), Interrupt> {
+        let mut changes = self.worker.shared.deps.topology.changes();
+        let mut told = false;
+        for node in topology.nodes.iter().filter(|node| is_nameless(node)) {
+            let backend = match self.acquire_here(node, topology).await {
+                Ok(backend) => backend,
+                Err(Interrupt::Refused(_)) => continue,
+                Err(end) => return Err(end),
+            };
+            let role = match backend.books.parameters.get("in_hot_standby") {
+                Some("off") => Role::Primary,
+                Some(_) => Role::Standby,
+                None => Role::Unknown,
+            };
+            told |= role != Role::Unknown;
+            let (node, epoch) = (node.id, topology.epoch);
+            self.worker.shared.observe(Observation::RoleSeen { node, epoch, role });
+            self.give_back(backend).await;
+        }
+        if told {
+            let answer = async {
+                // The sender lives as long as the process.
+                let _ = tokio::time::timeout(ANSWER_WITHIN, changes.changed()).await;
+            };
+            self.watched_or_cancelled(answer).await?;
+        }
+        Ok(())
+    }
+
     /// When nothing is held any more; `None` when nothing is held at all.
     fn hold_ends(&mut self, topology: &Topology, hold: &Hold) -> Option<Moment> {
         let config = self.config.load();
@@ -98,6 +137,15 @@ impl Session {
         };
         Some(Moment(since.0.saturating_add(limit)))
     }
+}
+
+/// It answers, and nobody knows what it is.
+fn is_nameless(node: &Node) -> bool {
+    node.is_usable() && node.role == Role::Unknown
+}
+
+fn has_nameless(topology: &Topology) -> bool {
+    topology.primary.is_none() && topology.nodes.iter().any(is_nameless)
 }
 
 /// How long the health check needs at most until it takes a node for dead.

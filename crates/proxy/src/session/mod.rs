@@ -23,6 +23,7 @@ mod limits;
 mod local;
 mod own_config;
 mod parsed;
+mod refusal;
 mod relay;
 mod route;
 mod settle;
@@ -41,8 +42,8 @@ use protocol::message::TxStatus;
 use router::{Effect, ParseOptions, Verdict};
 use telemetry::Reader;
 
-pub(crate) use acquire::no_primary;
 pub(crate) use end::End;
+pub(crate) use refusal::no_primary;
 
 use crate::backend::Backend;
 use crate::buffer::Buf;

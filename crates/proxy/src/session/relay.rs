@@ -13,10 +13,11 @@ use protocol::frame::HEADER_LEN;
 use protocol::message::TxStatus;
 use router::{Access, Reason, Target};
 
-use super::acquire::{AHEAD_LIMIT, Interrupt, Refusal};
+use super::acquire::{AHEAD_LIMIT, Interrupt};
 use super::again::Losses;
 use super::counting::{Counting, Talk, Whose};
 use super::deadline::Doing;
+use super::refusal::Refusal;
 use super::unit::says_goodbye;
 use super::{End, Means, Session, with_env};
 use crate::backend::Backend;

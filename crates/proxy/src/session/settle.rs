@@ -69,7 +69,10 @@ impl Session {
         self.client.entry.lower(Flag::Cancel);
         self.work = None;
         match self.client.entry.unbind() {
-            Unbound::Free if self.mode == PoolMode::Session => self.kept.push(backend),
+            Unbound::Free if self.mode == PoolMode::Session => {
+                self.kept.push(backend);
+                self.client.entry.set_keeps(true);
+            }
             Unbound::Free => self.pass_back(backend),
             Unbound::Awaited | Unbound::Doubtful => backend.close(),
         }

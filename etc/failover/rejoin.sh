@@ -1,0 +1,43 @@
+#!/bin/sh
+# Makes a stopped or deposed node a standby of the primary: rewinds it, or copies it anew.
+#
+#   rejoin.sh HOST PORT DIRECTORY PRIMARY_HOST PRIMARY_PORT [CONNINFO]
+#
+# By hand after a failover, when the old primary's machine is back. pg_rewind needs wal_log_hints or data checksums,
+# and full_page_writes. What only the old primary had is gone afterwards: that is the purpose.
+set -eu
+. "$(dirname "$0")/common.sh"
+
+host=$1 port=$2 directory=$3 new_host=$4 new_port=$5
+conninfo=${6:-"host=$new_host port=$new_port user=$PGUSER"}
+source="host=$new_host port=$new_port user=$PGUSER dbname=$PGDATABASE"
+
+# Until its first checkpoint after the promotion the primary's control file tells the old timeline, and pg_rewind of
+# PostgreSQL 15 and before would find nothing to do.
+sql "$new_host" "$new_port" CHECKPOINT
+
+# rejoin_here runs on the node's host, as the user of the servers.
+rejoin_here='
+set -eu
+bin=$1 directory=$2 source=$3 conninfo=$4 port=$5
+"$bin/pg_ctl" stop -s -m fast -w -t 60 -D "$directory" 2>/dev/null || true
+settings=$(cat "$directory/postgresql.auto.conf")
+if ! "$bin/pg_rewind" --no-sync -D "$directory" --source-server="$source"; then
+    echo "pg_rewind cannot do it; copying anew"
+    rm -rf "$directory.new"
+    "$bin/pg_basebackup" -D "$directory.new" -d "$source" -X stream -c fast --no-sync
+    find "$directory" -mindepth 1 -maxdepth 1 ! -name "*.conf" ! -name log -exec rm -rf {} +
+    find "$directory.new" -mindepth 1 -maxdepth 1 ! -name "*.conf" -exec mv {} "$directory/" \;
+    rm -rf "$directory.new"
+fi
+quoted=$(printf %s "$conninfo" | sed "s/'"'"'/'"''"'/g")
+{
+    # The settings of the node itself, not those that came with the copy.
+    printf "%s\n" "$settings" | grep -v "^primary_conninfo *="
+    printf "primary_conninfo = '"'%s'"'\n" "$quoted"
+} >"$directory/postgresql.auto.conf"
+: >"$directory/standby.signal"
+"$bin/pg_ctl" start -s -w -t 60 -D "$directory" -l "${PGLOG:-$directory/../log}" -o "-p $port" </dev/null
+'
+on "$host" "$directory" /bin/sh -c "$rejoin_here" rejoin "$PGBIN" "$directory" "$source" "$conninfo" "$port"
+say "$host:$port is a standby of $new_host:$new_port"
