@@ -130,7 +130,7 @@ fn fo_04_the_sample_scripts_promote_follow_and_rejoin() -> Result<()> {
     let follows = "SELECT status || ' ' || sender_port FROM pg_stat_wal_receiver";
     cluster.wait_scalar(
         other,
-        &follows,
+        follows,
         &format!("streaming {}", cluster.port(new)),
         Duration::from_secs(15),
     )?;
