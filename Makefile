@@ -10,12 +10,15 @@ METRICS_PORT ?= 9719
 DRIVERS ?= yes
 # Options of `make bench`, for example BENCH="--rounds 5 --only select"; see benches/bench.py --help.
 BENCH ?=
+# How long `make chaos` goes on, and its seed (each run prints the one it used).
+CHAOS_SECONDS ?= 300
+CHAOS_SEED ?=
 # Seconds per target of `make fuzz`, and its seed (each run prints the one it used).
 FUZZ_SECONDS ?= 10
 FUZZ_SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test drivers unit lint fmt build bench bench-quick fuzz clean
+.PHONY: help run test drivers unit lint fmt build bench bench-quick chaos fuzz clean
 .PHONY: need-test need-drivers build-ci
 # What is needed comes first, even with -j; cargo is parallel by itself.
 .NOTPARALLEL:
@@ -71,6 +74,10 @@ bench-quick: ## the same in a few minutes, printed only
 	@scripts/need.sh bench
 	@$(CARGO) build --release -p pgweir
 	@python3 benches/bench.py --quick $(BENCH)
+
+chaos: need-test build-ci ## random faults for CHAOS_SECONDS=, CHAOS_SEED= to repeat a run; then 20 switchovers by hand
+	@PGWEIR_CHAOS_SECONDS=$(CHAOS_SECONDS) $(if $(CHAOS_SEED),PGWEIR_CHAOS_SEED=$(CHAOS_SEED)) PGWEIR_SWITCHOVERS=20 \
+	  $(CARGO) test --profile ci -p pgweir-tests --test chaos --test failover -- --nocapture --test-threads=1 random_faults by_hand
 
 fuzz: ## bounded random inputs for the parsers: FUZZ_SECONDS= per target, FUZZ_SEED= to repeat a run
 	@$(CARGO) run -q --profile ci -p pgweir-fuzz -- --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
