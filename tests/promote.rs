@@ -246,3 +246,92 @@ fn fo_08_a_wrong_check_password_at_the_start_does_not_stop_anybody() -> Result<(
     assert_eq!(sqlstate(&refused), "42703");
     Ok(())
 }
+
+/// Runs `pgweir` with the configuration of the running one.
+fn shell(weir: &Pgweir, words: &[&str]) -> Result<(bool, String)> {
+    let file = weir.dir().join("pgweir.yaml");
+    let mut command = std::process::Command::new(harness::pgweir::binary()?);
+    let out = command.arg(words[0]).arg("-f").arg(file).args(&words[1..]).current_dir(weir.dir()).output()?;
+    let said = [out.stdout, out.stderr].concat();
+    Ok((out.status.success(), String::from_utf8_lossy(&said).into_owned()))
+}
+
+/// FO-05: PROMOTE NODE under load, by SQL and by the shell, there and back: no error but for what was in flight too long.
+#[test]
+fn fo_05_a_controlled_switchover_loses_nothing_and_tells_nobody() -> Result<()> {
+    let cluster = cluster("")?;
+    let weir = promoting(&cluster, "failover_hold_timeout: 30s")?;
+    let mut idle = idle_clients(&weir)?;
+    let writers = Writers::start(weir.port(), 20);
+    ensure!(eventually(Duration::from_secs(10), || writers.acked() > 200), "the writers do not write");
+    weir.admin("PROMOTE NODE 1").context("by SQL")?;
+    assert_eq!(primary(&weir, 0, Duration::from_secs(1))?, 1);
+    weir.wait_nodes(3).context("the old primary and the other standby follow")?;
+    let before = writers.acked();
+    ensure!(eventually(Duration::from_secs(10), || writers.acked() > before + 200), "no writes on n1");
+    let (done, said) = shell(&weir, &["promote", "0"])?;
+    ensure!(done, "by the shell: {said}");
+    assert_eq!(primary(&weir, 1, Duration::from_secs(1))?, 0);
+    weir.wait_nodes(3)?;
+    let before = writers.acked();
+    ensure!(eventually(Duration::from_secs(10), || writers.acked() > before + 200), "no writes on n0");
+    let written = writers.stop()?;
+    ensure!(written.lost == 0 && written.refused.is_empty(), "{} lost, {:?}", written.lost, written.refused);
+    written.are_all_on(&cluster, 0)?;
+    for client in &mut idle {
+        assert_eq!(client.scalar("SHOW work_mem")?, "7MB");
+    }
+    Ok(())
+}
+
+/// What DETACH and ATTACH do, and what is refused.
+#[test]
+fn fo_01_a_node_is_detached_without_harm() -> Result<()> {
+    let cluster = cluster("")?;
+    let weir = promoting(&cluster, "failover_mode: observe")?;
+    let mut reader = weir.client()?;
+    let node = loop {
+        reader.simple("BEGIN READ ONLY")?;
+        if reader.scalar(harness::WHERE)? == "n1" {
+            break 1;
+        }
+        reader.simple("COMMIT")?;
+    };
+    weir.admin(&format!("DETACH NODE {node}"))?;
+    assert_eq!(states(&weir)?[1].0, "draining");
+    for _ in 0..10 {
+        assert_eq!(weir.client()?.scalar(harness::WHERE)?, "n2", "no new work");
+    }
+    assert_eq!(reader.scalar(harness::WHERE)?, "n1", "the transaction goes on");
+    reader.simple("COMMIT")?;
+    weir.wait_pool_nodes(Duration::from_secs(3), |nodes| nodes[1]["status"] == "down")?;
+    assert_eq!(reader.scalar(harness::WHERE)?, "n2", "the session goes on");
+    let left = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'bench'";
+    cluster.wait_scalar(1, left, "0", Duration::from_secs(5))?;
+    for (command, why) in [
+        ("DETACH NODE 0", "is the primary"),
+        ("DETACH NODE 7", "does not exist"),
+        ("ATTACH NODE 7", "does not exist"),
+        ("PROMOTE NODE 2", "observe"),
+        ("DETACH NODE x", "no node's number"),
+    ] {
+        let refused = weir.admin(command).map(|_| ()).expect_err(command);
+        let said = refused
+            .downcast_ref::<harness::PgError>()
+            .map(|error| format!("{:?}", error.0))
+            .unwrap_or_default();
+        ensure!(said.contains(why), "{command}: {said}");
+        let (done, said) =
+            shell(&weir, &[&command.split(' ').next().unwrap_or_default().to_lowercase(), "7"])?;
+        ensure!(!done && !said.is_empty(), "{command}: {said}");
+    }
+    let (done, said) = shell(&weir, &["attach", "1"])?;
+    ensure!(done, "{said}");
+    weir.wait_nodes(3)?;
+    // FORCE cuts what is there.
+    reader.simple("BEGIN READ ONLY")?;
+    let at = reader.scalar(harness::WHERE)?;
+    weir.admin(&format!("DETACH NODE {} FORCE", &at[1..]))?;
+    ensure!(reader.read_to_end()?.to_string().contains("E(57P01)"), "not cut");
+    Ok(())
+}

@@ -293,6 +293,10 @@ impl AdminControl for FakeControl {
     fn kill(&self, databases: Databases) -> Outcome<'_, ()> {
         self.note("kill", &databases)
     }
+    fn node(&self, order: crate::view::NodeOrder, node: u16) -> Outcome<'_, String> {
+        self.done.lock().push("node");
+        Box::pin(async move { Ok(format!("{order:?} {node}")) })
+    }
     fn kill_client(&self, id: u32) -> Outcome<'_, ()> {
         self.note("kill_client", &Databases::One(id.to_string()))
     }

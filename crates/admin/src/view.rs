@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use cluster::{NodeId, NodeState, Role};
 
-pub use control::{AdminControl, Databases, Outcome, Shutdown};
+pub use control::{AdminControl, Databases, NodeOrder, Outcome, Shutdown};
 pub use look::AdminView;
 
 /// One node: the cluster's picture of it and what was counted for it.

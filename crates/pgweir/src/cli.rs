@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use config::{Config, ConfigErrors};
 
-use crate::{check, demo, passwd, remote, route, run, status};
+use crate::{check, demo, orders, passwd, remote, route, run, status};
 
 /// The arguments cannot be used (`EX_USAGE` of sysexits.h).
 const EX_USAGE: u8 = 64;
@@ -50,6 +50,18 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Take a node back that was detached or has failed
+    Attach(NodeOrder),
+    /// Give a node no new work; transactions may end
+    Detach {
+        #[command(flatten)]
+        order: NodeOrder,
+        /// At once, even the primary or the last node
+        #[arg(long)]
+        force: bool,
+    },
+    /// Make a standby the primary
+    Promote(NodeOrder),
     /// Tell where a statement would go, and why
     Route {
         #[command(flatten)]
@@ -77,6 +89,23 @@ struct ConfigFile {
     /// The configuration file
     #[arg(short = 'f', long = "file")]
     file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct NodeOrder {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The node's number
+    node: u16,
+    /// The admin user; by default the first of admin_users
+    #[arg(short = 'U', long)]
+    user: Option<String>,
+}
+
+impl NodeOrder {
+    fn give(self, words: &str, insist: &str) -> Result<ExitCode, Failure> {
+        orders::order(&self.file.file, self.user, &format!("{words} {}{insist}", self.node))
+    }
 }
 
 /// How to stop.
@@ -138,6 +167,9 @@ fn execute(command: Command) -> Result<ExitCode, Failure> {
         Command::Reload(file) => remote::reload(&file.file),
         Command::Stop { file, mode } => remote::stop(&file.file, mode),
         Command::Status { file, json } => status::status(&file.file, json),
+        Command::Attach(order) => order.give("ATTACH NODE", ""),
+        Command::Detach { order, force } => order.give("DETACH NODE", if force { " FORCE" } else { "" }),
+        Command::Promote(order) => order.give("PROMOTE NODE", ""),
         Command::Route { file, sql } => route::route(&file.file, &sql),
         Command::Passwd { user, method, key_file } => passwd::passwd(&user, method, key_file.as_deref()),
         Command::Demo(args) => Ok(demo::run(&args)?),
@@ -186,6 +218,9 @@ mod tests {
             "stop -m immediate -f pgweir.yaml",
             "status --json -f pgweir.yaml",
             "route -f pgweir.yaml select",
+            "attach -f pgweir.yaml 1",
+            "detach -f pgweir.yaml 1 --force -U admin",
+            "promote -f pgweir.yaml 2",
             "passwd bob --method md5",
             "passwd bob --method aes --key-file pool_key",
             "demo",

@@ -1,20 +1,26 @@
 //! The commands that the console may give: those about sessions are the proxy's, the others go to the supervisor.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use admin::AdminControl;
-use admin::view::{Databases, Outcome, Shutdown};
+use admin::view::{Databases, NodeOrder, Outcome, Shutdown};
+use cluster::{Event, Insist, NodeId, Topology};
 use protocol::error::PgError;
 use protocol::sqlstate::SqlState;
 use proxy::Proxy;
 use proxy::gates::Scope;
+use telemetry::Published;
 use telemetry::logging::LoggingError;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::actor::{Cluster, CommandError};
 use crate::reload::ReloadError;
 
 /// Commands that wait for the supervisor.
 const CHANNEL: usize = 16;
+/// A promotion is not waited for longer than this.
+const PROMOTED_WITHIN: Duration = Duration::from_secs(60);
 /// PostgreSQL's code for a configuration file that cannot be used.
 const CONFIG_FILE_ERROR: SqlState = SqlState(*b"F0000");
 
@@ -34,12 +40,18 @@ pub(crate) struct Already;
 pub(crate) struct Control {
     supervisor: mpsc::Sender<Command>,
     proxy: Arc<OnceLock<Arc<Proxy>>>,
+    cluster: Cluster,
+    topology: Published<Topology>,
 }
 
 /// The two ends. The proxy comes to life later.
-pub(crate) fn channel(proxy: Arc<OnceLock<Arc<Proxy>>>) -> (Control, mpsc::Receiver<Command>) {
+pub(crate) fn channel(
+    proxy: Arc<OnceLock<Arc<Proxy>>>,
+    cluster: Cluster,
+    topology: Published<Topology>,
+) -> (Control, mpsc::Receiver<Command>) {
     let (supervisor, receiver) = mpsc::channel(CHANNEL);
-    (Control { supervisor, proxy }, receiver)
+    (Control { supervisor, proxy, cluster, topology }, receiver)
 }
 
 impl Control {
@@ -47,6 +59,36 @@ impl Control {
         let (reply, answer) = oneshot::channel();
         self.supervisor.send(make(reply)).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())
+    }
+
+    /// Gives the order to the core.
+    async fn order(&self, event: Event) -> Result<(), PgError> {
+        self.cluster.command(event).await.map_err(|error| match error {
+            CommandError::Refused(refusal) => not_now(refusal.to_string()),
+            CommandError::Busy => PgError::error(SqlState::CANNOT_CONNECT_NOW, error.to_string()),
+        })
+    }
+
+    /// Waits for the end of a promotion: that node takes writes, or another one does (again).
+    async fn promoted(&self, node: NodeId) -> Result<String, PgError> {
+        let mut changes = self.topology.changes();
+        let mut lost = false;
+        let end = tokio::time::Instant::now() + PROMOTED_WITHIN;
+        loop {
+            match self.topology.load().primary {
+                Some(primary) if primary == node => return Ok(format!("node {node} is the primary")),
+                Some(primary) if lost => {
+                    let text = format!("node {node} was not promoted; node {primary} is the primary");
+                    return Err(not_now(text).with_hint("pgweir's log says why."));
+                }
+                Some(_) => {}
+                None => lost = true,
+            }
+            if !matches!(tokio::time::timeout_at(end, changes.changed()).await, Ok(Ok(()))) {
+                let text = format!("node {node} does not take writes yet; SHOW NODES tells when it does");
+                return Err(not_now(text).with_hint("pgweir's log says how far it is."));
+            }
+        }
     }
 
     fn proxy(&self) -> Result<&Proxy, PgError> {
@@ -165,6 +207,32 @@ impl AdminControl for Control {
             let news = proxy.gates().disable(&database);
             news.then_some(()).ok_or_else(|| not_now(format!("database \"{database}\" is disabled already")))
         }))
+    }
+
+    fn node(&self, order: NodeOrder, node: u16) -> Outcome<'_, String> {
+        let id = NodeId(node);
+        Box::pin(async move {
+            match order {
+                NodeOrder::Attach => {
+                    self.order(Event::AdminAttach { node: id }).await?;
+                    Ok(format!("node {node} is used again as soon as its check succeeds"))
+                }
+                NodeOrder::Detach => {
+                    self.order(Event::AdminDetach { node: id, insist: Insist::No }).await?;
+                    Ok(format!(
+                        "node {node} takes no new work; SHOW NODES tells when nothing runs on it any more"
+                    ))
+                }
+                NodeOrder::DetachNow => {
+                    self.order(Event::AdminDetach { node: id, insist: Insist::Force }).await?;
+                    Ok(format!("node {node} is detached"))
+                }
+                NodeOrder::Promote => {
+                    self.order(Event::AdminPromote { node: id }).await?;
+                    self.promoted(id).await
+                }
+            }
+        })
     }
 
     fn shutdown(&self, mode: Shutdown) -> Outcome<'_, ()> {

@@ -19,6 +19,7 @@ mod hook;
 mod http;
 mod http_get;
 mod memory;
+mod orders;
 mod passwd;
 mod pid_file;
 mod probe_query;

@@ -131,7 +131,8 @@ impl Start<'_> {
         self.start_sampler(&shared);
         first_answers(&shared.topology).await;
 
-        let (control, commands) = control::channel(Arc::clone(&shared.proxy));
+        let (control, commands) =
+            control::channel(Arc::clone(&shared.proxy), cluster.clone(), shared.topology.clone());
         let view: Arc<dyn AdminView> = Arc::new(self.view(&shared));
         self.keep_averages(&view);
         http::start(&shared.config.load(), &self.tasks, &view, &shared.metrics).await?;

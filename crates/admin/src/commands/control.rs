@@ -4,7 +4,7 @@ use protocol::error::PgError;
 use protocol::sqlstate::SqlState;
 
 use super::{Action, Scene};
-use crate::view::{Databases, Outcome, Shutdown};
+use crate::view::{Databases, NodeOrder, Outcome, Shutdown};
 use crate::words::Word;
 
 /// The first word of the argument.
@@ -99,4 +99,27 @@ pub(super) fn shutdown_smart<'a>(scene: &Scene<'a>) -> Action<'a> {
 
 pub(super) fn shutdown_patient<'a>(scene: &Scene<'a>) -> Action<'a> {
     quietly(scene.control.shutdown(Shutdown::Patient))
+}
+
+fn ordered<'a>(scene: &Scene<'a>, order: NodeOrder) -> Action<'a> {
+    let given = name(scene).unwrap_or_default();
+    let Ok(node) = given.parse() else {
+        let error =
+            PgError::error(SqlState::INVALID_PARAMETER_VALUE, format!("\"{given}\" is no node's number"));
+        return refused(error.with_hint("SHOW NODES has it in the column node_id."));
+    };
+    let outcome = scene.control.node(order, node);
+    Box::pin(async move { outcome.await.map(Some) })
+}
+
+pub(super) fn attach<'a>(scene: &Scene<'a>) -> Action<'a> {
+    ordered(scene, NodeOrder::Attach)
+}
+
+pub(super) fn detach<'a>(scene: &Scene<'a>) -> Action<'a> {
+    ordered(scene, if scene.argument.len() > 1 { NodeOrder::DetachNow } else { NodeOrder::Detach })
+}
+
+pub(super) fn promote<'a>(scene: &Scene<'a>) -> Action<'a> {
+    ordered(scene, NodeOrder::Promote)
 }

@@ -79,6 +79,8 @@ pub enum Argument {
     MayName(&'static str),
     /// The name or the number of something.
     Name(&'static str),
+    /// The number of a node, and perhaps FORCE.
+    Forcible(&'static str),
     /// `key = value`.
     Setting,
 }
@@ -91,6 +93,7 @@ impl Argument {
             Self::None => String::new(),
             Self::MayName(what) => format!(" [{what}]"),
             Self::Name(what) => format!(" {what}"),
+            Self::Forcible(what) => format!(" {what} [FORCE]"),
             Self::Setting => " key = value".to_owned(),
         }
     }
@@ -99,7 +102,8 @@ impl Argument {
     fn takes(self, words: &[Word]) -> bool {
         match (self, words) {
             (Self::None | Self::MayName(_), []) => true,
-            (Self::MayName(_) | Self::Name(_), [name]) => name.value().is_some(),
+            (Self::MayName(_) | Self::Name(_) | Self::Forcible(_), [name]) => name.value().is_some(),
+            (Self::Forcible(_), [name, force]) => name.value().is_some() && force.is("FORCE"),
             // Others are settings of drivers, not of pgweir.
             (Self::Setting, [name, sign, _, ..]) => {
                 config::KEYS.iter().any(|key| name.is(key.name))
@@ -221,6 +225,7 @@ impl Command {
         let argument = match self.argument {
             Argument::None | Argument::MayName(_) => "",
             Argument::Name("id") => " 7",
+            Argument::Name("node") | Argument::Forcible(_) => " 1",
             Argument::Name("key") => " load_balance",
             Argument::Name(_) => " app",
             Argument::Setting => " load_balance = random",

@@ -19,6 +19,9 @@ const fn rows(
     Command { words, rights, place, argument: Argument::None, columns, help, handler: Handler::Rows(handler) }
 }
 
+/// One of the nodes.
+const NODE: Argument = Argument::Name("node");
+
 /// Of a database, or of all.
 const DATABASE: Argument = Argument::MayName("database");
 
@@ -233,6 +236,19 @@ pub const COMMANDS: &[Command] = &[
         DATABASE,
         "Waits until the connections that RECONNECT is to replace are closed.",
         control::wait_close,
+    ),
+    act("ATTACH NODE", NODE, "Takes a node back that was detached or has failed.", control::attach),
+    act(
+        "DETACH NODE",
+        Argument::Forcible("node"),
+        "Gives a node no new work; transactions may end. FORCE: at once, even the primary or the last node.",
+        control::detach,
+    ),
+    act(
+        "PROMOTE NODE",
+        NODE,
+        "Makes a standby the primary: new transactions wait, running ones end, it catches up.",
+        control::promote,
     ),
     act("KILL", DATABASE, "Ends all clients now; new ones wait until RESUME.", control::kill),
     act(

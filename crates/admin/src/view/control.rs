@@ -27,6 +27,19 @@ pub enum Shutdown {
     Immediate,
 }
 
+/// What an administrator wants of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NodeOrder {
+    /// Take it back.
+    Attach,
+    /// Give it no new work.
+    Detach,
+    /// Take it out at once, whatever it is.
+    DetachNow,
+    /// Make it the primary.
+    Promote,
+}
+
 /// Something that is being carried out.
 pub type Outcome<'a, T> = Pin<Box<dyn Future<Output = Result<T, PgError>> + Send + 'a>>;
 
@@ -91,6 +104,13 @@ pub trait AdminControl: Send + Sync {
     /// # Errors
     /// They are already.
     fn disable(&self, database: String) -> Outcome<'_, ()>;
+
+    /// Attaches, detaches or promotes a node; the answer tells in words what was done or has begun. A promotion is
+    /// waited for.
+    ///
+    /// # Errors
+    /// It is refused, with the reason; a promotion was called off or has failed.
+    fn node(&self, order: NodeOrder, node: u16) -> Outcome<'_, String>;
 
     /// Opens the log file anew.
     ///
