@@ -46,6 +46,7 @@ fn options(config: &Config, user: Option<String>) -> anyhow::Result<ConnectOptio
     let secret = given.or_else(|| config.secrets.get(&user).cloned());
     Ok(ConnectOptions {
         address: Arc::new(address(config)?),
+        tls: Arc::default(),
         database: "pgweir".to_owned(),
         params: vec![("application_name".to_owned(), "pgweir".to_owned())],
         credentials: credentials(secret.as_ref(), &Learned::Nothing),
