@@ -1,4 +1,4 @@
-//! The surfaces for administrators: the SQL console and HTTP (metrics, health, status).
+//! The surfaces for administrators: the SQL console, HTTP (metrics, health, status), and PCP.
 //!
 //! Invariants: everything shown is rendered from the rows of [`view`], which the supervisor fills; nothing here
 //! knows pools or sessions. Every console command is a row of one table ([`COMMANDS`]), from which its
@@ -8,6 +8,7 @@ mod commands;
 mod console;
 mod docs;
 pub mod http;
+pub mod pcp;
 mod probes;
 mod render;
 #[cfg(test)]

@@ -327,6 +327,7 @@ pub(crate) fn ordinary() -> Caller {
     Caller {
         user: "alice".into(),
         database: "app".into(),
+        application_name: "psql".into(),
         admin: false,
         stats: false,
         in_admin_database: false,

@@ -285,11 +285,11 @@ table! {
 
     section "Control and sight" {
         /// Names or addresses to listen on for PCP.
-        pcp_listen_addresses: Vec<String>, Limits::none(), r#"["localhost"]"#, Restart, Reserved;
+        pcp_listen_addresses: Vec<String>, Limits::none(), r#"["localhost"]"#, Restart, Active;
         /// The port for PCP, usually 9898.
-        pcp_port: Option<u16>, Limits::count(1, 65535).off(Off::Word("off")), "off", Restart, Unsupported;
-        /// The file with lines `user:md5hash` for PCP.
-        pcp_conf_file: PathBuf, Limits::none(), "pcp.conf", Restart, Reserved;
+        pcp_port: Option<u16>, Limits::count(1, 65535).off(Off::Word("off")), "off", Restart, Active;
+        /// The file with lines `user:md5hash` for PCP, read at each login; the hash is that of the password (`pg_md5`).
+        pcp_conf_file: PathBuf, Limits::none(), "pcp.conf", Restart, Active;
         /// Where `/metrics` and `/health` are served.
         metrics_listen: Option<HostPort>, Limits::none().off(Off::Word("off")), r#""localhost:9719""#, Restart, Active;
         /// How much is logged.

@@ -81,7 +81,7 @@ impl Cluster {
             tls: outlets.tls.clone(),
             cluster: Self { sender: sender.clone(), metrics: Arc::clone(&metrics) },
         };
-        let actor = Actor { core, outlets, hands };
+        let actor = Actor { core, outlets, hands, without_primary: None };
         std::thread::Builder::new().name("cluster".to_owned()).spawn(move || {
             let guard = EndTheProcess;
             match actor.run(&receiver) {
@@ -134,6 +134,8 @@ struct Actor {
     core: Core,
     outlets: Outlets,
     hands: Hands,
+    /// Since when there is no primary, after there was one.
+    without_primary: Option<Instant>,
 }
 
 impl Actor {
@@ -171,7 +173,10 @@ impl Actor {
                 Action::Probe { node, after } => self.outlets.wakes.wake(node, after),
                 Action::Promote { node } => self.hands.promote(node, self.core.topology()),
                 Action::RunHook(call) => self.hands.run_hook(call, self.core.topology()),
-                Action::Record(record) => self.record(record),
+                Action::Record(record) => {
+                    self.measure(&record);
+                    self.record(record);
+                }
                 Action::Refused(refusal) => outcome = Err(refusal),
             }
         }
@@ -190,6 +195,25 @@ impl Actor {
             handles.set_role(node.role.as_str());
         }
         self.outlets.topology.publish(topology);
+    }
+
+    /// How long there was no primary.
+    fn measure(&mut self, record: &Record) {
+        match record {
+            Record::PrimaryChange { from: Some(_), to: None, .. } => {
+                self.without_primary = Some(Instant::now())
+            }
+            Record::PrimaryChange { from, to: Some(_), .. } => {
+                let since = self.without_primary.take();
+                if from.is_some() || since.is_some() {
+                    self.outlets.metrics.primary_changes.inc();
+                }
+                if let Some(since) = since {
+                    self.outlets.metrics.failover.observe(since.elapsed().as_secs_f64());
+                }
+            }
+            _ => {}
+        }
     }
 
     fn record(&self, record: Record) {

@@ -32,7 +32,7 @@ pub(crate) async fn start(
 }
 
 /// Every address of the name that this machine has.
-async fn bind(listen: &HostPort) -> anyhow::Result<Vec<TcpListener>> {
+pub(crate) async fn bind(listen: &HostPort) -> anyhow::Result<Vec<TcpListener>> {
     if listen.host == "*" {
         return Ok(vec![bind_all(listen.port).await?]);
     }

@@ -21,6 +21,7 @@ mod http_get;
 mod memory;
 mod orders;
 mod passwd;
+mod pcp;
 mod pid_file;
 mod probe_query;
 mod probes;

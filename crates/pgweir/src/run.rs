@@ -25,7 +25,7 @@ use crate::actor::{Cluster, Outlets};
 use crate::averages::Averages;
 use crate::cli::{Failure, load};
 use crate::clock::Clock;
-use crate::control::{self, Already, Command, Control};
+use crate::control::{self, Already, Command};
 use crate::events::Events;
 use crate::health::Health;
 use crate::pid_file::PidFile;
@@ -36,7 +36,7 @@ use crate::signals::{Asked, Signals};
 use crate::stopping::{Step, Stopping};
 use crate::view::View;
 use crate::vocabulary::Words;
-use crate::{drain, files, http, specs};
+use crate::{drain, files, http, pcp, specs};
 
 /// How long the start waits for the nodes' first answers before clients are let in. With a node that does not answer
 /// it takes that long.
@@ -136,7 +136,9 @@ impl Start<'_> {
         let view: Arc<dyn AdminView> = Arc::new(self.view(&shared));
         self.keep_averages(&view);
         http::start(&shared.config.load(), &self.tasks, &view, &shared.metrics).await?;
-        let proxy = self.start_proxy(&shared, &cluster, view, control)?;
+        let console = AdminConsole::new(Arc::clone(&view), Arc::new(control));
+        pcp::start(&shared.config.load(), &self.tasks, &view, &console).await?;
+        let proxy = self.start_proxy(&shared, &cluster, console)?;
         drain::start(&self.tasks, shared.topology.clone(), Arc::clone(&shared.proxy), cluster.clone());
         let reloader = Reloader {
             file: self.file.to_owned(),
@@ -222,15 +224,14 @@ impl Start<'_> {
         &self,
         shared: &Shared,
         cluster: &Cluster,
-        view: Arc<dyn AdminView>,
-        control: Control,
+        console: AdminConsole,
     ) -> anyhow::Result<Arc<Proxy>> {
         let cluster = cluster.clone();
         let deps = Deps {
             config: shared.config.clone(),
             tls: shared.tls.clone(),
             topology: shared.topology.clone(),
-            console: Arc::new(AdminConsole::new(view, Arc::new(control))),
+            console: Arc::new(console),
             observe: Arc::new(move |observation| cluster.observe(observation)),
             metrics: Arc::clone(&shared.metrics),
             capacities: Arc::clone(&shared.capacities),

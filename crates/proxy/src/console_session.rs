@@ -39,6 +39,7 @@ pub(crate) async fn run(worker: &Worker, registered: &Registered, logged_in: Log
     let caller = Caller {
         admin: config.admin_users.contains(&logged_in.user),
         stats: config.stats_users.contains(&logged_in.user),
+        application_name: logged_in.application_name,
         user: logged_in.user,
         database: logged_in.database,
         in_admin_database: true,

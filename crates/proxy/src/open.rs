@@ -119,7 +119,11 @@ pub(crate) async fn connect_counted(
     options: &ConnectOptions,
 ) -> Result<Connected, ConnectError> {
     let connecting = metrics.map(Connecting::new);
+    let began = Instant::now();
     let connected = connect(options).await;
+    if let (Some(metrics), Ok(_)) = (&metrics, &connected) {
+        metrics.connect_time.observe(began.elapsed().as_secs_f64());
+    }
     drop(connecting);
     if let (Some(metrics), Err(error)) = (metrics, &connected) {
         metrics.connect_failures.inc(error.kind() as usize);

@@ -6,6 +6,7 @@
 mod catalog;
 mod control;
 mod nodes;
+mod old;
 mod pools;
 mod process;
 mod processes;
@@ -174,8 +175,9 @@ pub(crate) fn find(caller: &Caller, words: &[Word]) -> Result<Found, PgError> {
         _ => (false, words),
     };
     let anywhere = prefixed || caller.in_admin_database;
-    let command = COMMANDS
+    let command = old::commands(caller)
         .iter()
+        .chain(COMMANDS)
         .filter(|command| anywhere || command.place == Place::AnySession)
         .find_map(|command| command.is_called(rest).map(|argument| (command, argument)));
     match command {

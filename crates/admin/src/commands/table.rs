@@ -5,7 +5,7 @@ use super::{
     pools, process, processes, sight, sockets, stats,
 };
 
-const fn rows(
+pub(super) const fn rows(
     words: &'static str,
     rights: Rights,
     columns: &'static [ColumnSpec],

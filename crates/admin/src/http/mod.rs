@@ -4,6 +4,7 @@
 //! Every connection is bounded in number, age, header size and the time a header may take. Nothing here waits
 //! for a node: the answers come from snapshots, also when all nodes are down.
 
+mod samples;
 mod status;
 
 use std::convert::Infallible;
@@ -167,7 +168,7 @@ fn failed(error: &dyn std::error::Error) -> Response<Body> {
 }
 
 fn metrics_page(server: &Server) -> Response<Body> {
-    match server.metrics.encode() {
+    match server.metrics.encode_with(&samples::samples(&*server.view)) {
         Ok(text) => response(StatusCode::OK, metrics::CONTENT_TYPE, text),
         Err(error) => failed(&error),
     }

@@ -240,7 +240,7 @@ const ROWS: &[Row] = &[
     ("auto_failback", "off", "off", "2", "2, expected on or off"),
     ("auto_failback_interval", "1min", "1min", "2d", "\"2d\", expected a duration"),
     ("pcp_listen_addresses", "['*']", r#"["*"]"#, "3", "3, expected a list: text"),
-    ("pcp_port", "off", "off", "9898", "9898, expected off (others are not supported by this version)"),
+    ("pcp_port", "9898", "9898", "70000", "70000, expected a number from 1 to 65535"),
     ("pcp_conf_file", "p", "p", "3", "3, expected a path"),
     (
         "metrics_listen",

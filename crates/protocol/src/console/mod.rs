@@ -22,6 +22,8 @@ pub struct Caller {
     pub user: String,
     /// The database the session is in.
     pub database: String,
+    /// What its client calls itself.
+    pub application_name: String,
     /// May change things and see everything.
     pub admin: bool,
     /// May see statistics.

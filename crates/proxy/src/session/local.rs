@@ -185,6 +185,7 @@ impl Session {
             admin: config.admin_users.contains(&user),
             stats: config.stats_users.contains(&user),
             database: self.identity.database.to_string(),
+            application_name: String::new(),
             user,
             in_admin_database: false,
             session: self.client.entry.id,

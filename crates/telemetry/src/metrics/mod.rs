@@ -9,6 +9,7 @@
 
 mod latency;
 mod nodes;
+mod samples;
 mod sets;
 mod table;
 
@@ -17,13 +18,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 };
 use prometheus::{Opts, Registry, TextEncoder};
 
 pub use latency::{Latency, Route};
 use nodes::NodeFamilies;
 pub use nodes::{BackendState, Kind, NodeLabel, NodeMetrics, Severity};
+pub use samples::Sample;
 pub use sets::{CounterSet, ErrorClasses, GaugeSet};
 pub use table::{METRICS, MetricKind, MetricRow, markdown};
 
@@ -32,6 +34,9 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Bounds of `pgweir_backend_wait_seconds`: from a hand-over between tasks to query_wait_timeout's default.
 const WAIT_BUCKETS: &[f64] = &[0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0];
+
+/// Bounds of `pgweir_failover_seconds`.
+const FAILOVER_BUCKETS: &[f64] = &[0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 300.0];
 
 /// Why the metrics could not be set up; each is a fault in the table, not in the environment.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +107,10 @@ pub struct Metrics {
     pub topology_epoch: IntGauge,
     /// Observations that the cluster's channel did not take.
     pub observations_dropped: IntCounter,
+    /// Times that writes went to another node, or found one again.
+    pub primary_changes: IntCounter,
+    /// Seconds without a primary, each time that there was one again.
+    pub failover: Histogram,
     /// Reloads that were applied.
     pub reloads_ok: IntCounter,
     /// Reloads that were refused.
@@ -137,6 +146,8 @@ impl Metrics {
             failover_holds: families.counter("pgweir_failover_holds_total")?,
             topology_epoch: families.gauge("pgweir_topology_epoch")?,
             observations_dropped: families.counter("pgweir_observations_dropped_total")?,
+            primary_changes: families.counter("pgweir_primary_changes_total")?,
+            failover: families.histogram("pgweir_failover_seconds", FAILOVER_BUCKETS)?,
             reloads_ok: reloads.get_metric_with_label_values(&["ok"])?,
             reloads_failed: reloads.get_metric_with_label_values(&["failed"])?,
             node_families: NodeFamilies::new(&families, words)?,
@@ -174,22 +185,26 @@ impl Metrics {
         self.nodes.lock().clone()
     }
 
-    /// The text format, version 0.0.4. Families that have no series now (no nodes) are there with their header.
+    /// As [`Metrics::encode_with`], with nothing beside the registered metrics.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn encode(&self) -> Result<String, MetricsError> {
+        self.encode_with(&[])
+    }
+
+    /// The text format, version 0.0.4, with `samples` in their families. Families that have no series now are there
+    /// with their header.
     ///
     /// # Errors
     /// The client library cannot write a family; a fault in the table.
-    pub fn encode(&self) -> Result<String, MetricsError> {
+    pub fn encode_with(&self, samples: &[Sample]) -> Result<String, MetricsError> {
         let families = self.registry.gather();
         let mut text = String::new();
         TextEncoder::new().encode_utf8(&families, &mut text)?;
-        for row in METRICS.iter().filter(|row| !families.iter().any(|family| family.name() == row.name)) {
-            text.push_str(&format!(
-                "# HELP {} {}\n# TYPE {} {}\n",
-                row.name,
-                row.help,
-                row.name,
-                row.kind.as_str()
-            ));
+        let registered = |row: &&MetricRow| families.iter().any(|family| family.name() == row.name);
+        for row in METRICS.iter().filter(|row| !registered(row)) {
+            samples::write(&mut text, row, samples);
         }
         Ok(text)
     }
@@ -245,6 +260,12 @@ impl Families {
     fn plain_gauges(&self, name: &'static str) -> Result<GaugeVec, MetricsError> {
         let row = Self::row(name)?;
         self.registered(GaugeVec::new(Opts::new(row.name, row.help), row.labels)?)
+    }
+
+    fn histograms(&self, name: &'static str, buckets: &[f64]) -> Result<HistogramVec, MetricsError> {
+        let row = Self::row(name)?;
+        let opts = HistogramOpts::new(row.name, row.help).buckets(buckets.to_vec());
+        self.registered(HistogramVec::new(opts, row.labels)?)
     }
 
     fn latency(&self, name: &'static str) -> Result<latency::LatencyFamily, MetricsError> {

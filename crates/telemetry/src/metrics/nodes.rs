@@ -3,10 +3,15 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::core::{Atomic, GenericGaugeVec};
-use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+use prometheus::{
+    Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+};
 
 use super::latency::{Latency, LatencyFamily};
 use super::{CounterSet, Families, GaugeSet, MetricsError, Vocabulary};
+
+/// Bounds of `pgweir_backend_connect_seconds`.
+const CONNECT_BUCKETS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
 /// What a statement does; the columns of `SHOW POOL_BACKEND_STATS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -95,6 +100,8 @@ pub struct NodeMetrics {
     pub received_bytes: IntCounter,
     /// Bytes to the node.
     pub sent_bytes: IntCounter,
+    /// Seconds that connecting took, login included.
+    pub connect_time: Histogram,
     /// How long its statements take.
     pub latency: Latency,
     /// 1 when it may be used.
@@ -172,6 +179,7 @@ pub(super) struct NodeFamilies {
     up: IntGaugeVec,
     role: IntGaugeVec,
     fresh_as_of: GaugeVec,
+    connect_time: HistogramVec,
     latency: LatencyFamily,
     route_reasons: Vec<&'static str>,
     connect_reasons: Vec<&'static str>,
@@ -193,6 +201,7 @@ impl NodeFamilies {
             up: families.gauges("pgweir_node_up")?,
             role: families.gauges("pgweir_node_role")?,
             fresh_as_of: families.plain_gauges("pgweir_node_fresh_as_of_seconds")?,
+            connect_time: families.histograms("pgweir_backend_connect_seconds", CONNECT_BUCKETS)?,
             latency: families.latency("pgweir_statement_seconds")?,
             route_reasons: words.route_reasons.to_vec(),
             connect_reasons: words.connect_failures.to_vec(),
@@ -222,6 +231,7 @@ impl NodeFamilies {
             )?,
             received_bytes: self.received_bytes.get_metric_with_label_values(&node)?,
             sent_bytes: self.sent_bytes.get_metric_with_label_values(&node)?,
+            connect_time: self.connect_time.get_metric_with_label_values(&node)?,
             latency: self.latency.node(&id),
             up: self.up.get_metric_with_label_values(&node)?,
             errors: CounterSet::new("pgweir_node_errors_total", &self.errors, &node, Severity::WORDS)?,

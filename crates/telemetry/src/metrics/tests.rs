@@ -43,6 +43,13 @@ fn types_and_labels_are_those_of_the_table() {
     let metrics = metrics();
     metrics.set_nodes(&[label(0, "db0")]).unwrap();
     let text = metrics.encode().unwrap();
+    let begun =
+        |row: &MetricRow| text.lines().any(|line| !line.starts_with('#') && line.starts_with(row.name));
+    let made = METRICS.iter().filter(|row| !begun(row)).map(|row| {
+        let labels = row.labels.iter().map(|_| "a\"b\n".to_owned()).collect();
+        Sample { name: row.name, labels, value: 1.5 }
+    });
+    let text = metrics.encode_with(&made.collect::<Vec<_>>()).unwrap();
     for row in METRICS {
         assert!(text.contains(&format!("# TYPE {} {}\n", row.name, row.kind.as_str())), "{}", row.name);
         let mut series = text

@@ -66,6 +66,7 @@ impl Session {
         let mut wire = BytesMut::new();
         write(&mut wire);
         let caller = Caller {
+            application_name: String::new(),
             user: "joe".into(),
             database: "pgweir".into(),
             admin: true,
@@ -321,6 +322,7 @@ fn result_formats() {
     assert_eq!(bound(&[0, 0, 0]), "1 E(08P01) Z(I)");
     assert_eq!(bound(&[2]), "1 E(22023) Z(I)");
     let caller = Caller {
+        application_name: String::new(),
         user: String::new(),
         database: String::new(),
         admin: false,
