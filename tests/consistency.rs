@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use harness::{Cluster, Pgweir, RawClient, StopMode, WHERE, rig};
+use harness::{Cluster, ClusterOptions, Pgweir, RawClient, StopMode, WHERE, rig};
 
 const SOON: Duration = Duration::from_secs(3);
 const PAUSE: &str = "SELECT pg_wal_replay_pause()";
@@ -212,6 +212,26 @@ fn sr_05_a_standby_that_comes_back_is_read_when_it_has_caught_up() -> Result<()>
     Ok(())
 }
 
+/// What a standby shows it shows without a primary as well: who has written reads on.
+#[test]
+fn sr_05_reads_go_on_while_there_is_no_primary() -> Result<()> {
+    let (mut cluster, weir) = prepared(2, "")?;
+    let mut writer = weir.client()?;
+    write(&mut writer, 1, false)?;
+    let all_fresh = "SELECT pg_last_wal_replay_lsn() >= pg_last_wal_receive_lsn()";
+    for node in [1, 2] {
+        cluster.wait_scalar(node, all_fresh, "t", SOON)?;
+    }
+    back_on_standbys(&mut writer, 1, SOON)?;
+    cluster.stop(0, StopMode::Immediate)?;
+    weir.wait_pool_nodes(Duration::from_secs(10), |nodes| nodes[0]["status"] == "down")?;
+    for n in 0..20 {
+        let answer = read(&mut writer, n % 2 == 0)?;
+        ensure!(answer.starts_with("1 on n") && answer != "1 on n0", "{answer}");
+    }
+    Ok(())
+}
+
 /// One standby that says nothing does not make the other one old.
 #[test]
 fn a_frozen_standby_does_not_hold_up_the_others_freshness() -> Result<()> {
@@ -308,5 +328,128 @@ fn sr_08_rounds_are_made_on_demand() -> Result<()> {
     }
     let (made, time) = (rounds()? - before, begun.elapsed().as_secs_f64());
     ensure!((20.0 * time * 0.4..=20.0 * time + 2.0).contains(&(made as f64)), "{made} rounds in {time:.1} s");
+    resume(&cluster)
+}
+
+/// A session chooses its level, and what it chose follows transactions and savepoints like any parameter.
+#[test]
+fn sr_02_a_session_chooses_its_level() -> Result<()> {
+    let (cluster, weir) = prepared(1, "")?;
+    let mut a = weir.client()?;
+    let shown = |a: &mut RawClient| a.scalar("SHOW pgweir.consistency");
+    assert_eq!(shown(&mut a)?, "read_your_writes", "the configuration's");
+    a.simple("SET pgweir.consistency = 'eventual'")?;
+    assert_eq!(shown(&mut a)?, "eventual");
+    assert_eq!(a.scalar_extended("SHOW pgweir.consistency", &[])?, "eventual");
+    assert_eq!(shown(&mut weir.client()?)?, "read_your_writes", "another session's");
+    pause(&cluster)?;
+    write(&mut a, 1, false)?;
+    assert_eq!(read(&mut a, false)?, "0 on n1");
+    // What was written under another level counts as well.
+    a.scalar_extended("SELECT set_config('pgweir.consistency', 'read_your_writes', false)", &[])?;
+    assert_eq!(read(&mut a, true)?, "1 on n0");
+    a.simple("SET pgweir.consistency TO eventual")?;
+    for (sql, level) in [
+        ("BEGIN; SET pgweir.consistency = 'global'; ROLLBACK", "eventual"),
+        ("BEGIN; SET pgweir.consistency = 'global'; COMMIT", "global"),
+        ("BEGIN; SAVEPOINT s; SET pgweir.consistency = 'eventual'; ROLLBACK TO s; COMMIT", "global"),
+        ("RESET pgweir.consistency", "read_your_writes"),
+        ("SET pgweir.consistency = 'monotonic'", "monotonic"),
+        ("DISCARD ALL", "read_your_writes"),
+    ] {
+        for statement in sql.split("; ") {
+            a.simple(statement)?;
+        }
+        assert_eq!(shown(&mut a)?, level, "{sql}");
+    }
+    resume(&cluster)
+}
+
+/// The server would take any value: it is pgweir that refuses what is no level, as PostgreSQL does with its own.
+#[test]
+fn a_level_that_does_not_exist_is_refused() -> Result<()> {
+    let (_cluster, weir) = prepared(1, "")?;
+    let mut a = weir.client()?;
+    assert_eq!(a.sqlstate_of("SET pgweir.consistency = 'strong'")?, "22023");
+    let batch = harness::msgs().P("", "SET pgweir.consistency = strong").B("", "", &[]).E().S();
+    let answer = a.talk(&batch)?;
+    assert_eq!(answer.error().map(|error| error.get('C')), Some("22023"), "{answer}");
+    assert_eq!(a.scalar("SHOW pgweir.consistency")?, "read_your_writes");
+    // It fails the transaction.
+    a.simple("BEGIN")?;
+    write(&mut a, 1, false)?;
+    assert_eq!(a.sqlstate_of("SET pgweir.consistency = 'strong'")?, "22023");
+    assert_eq!(a.sqlstate_of("SELECT 1")?, "25P02");
+    a.simple("ROLLBACK")?;
+    assert_eq!(a.scalar("SHOW pgweir.consistency")?, "read_your_writes");
+    a.simple("BEGIN")?;
+    assert_eq!(a.scalar("SHOW pgweir.consistency")?, "read_your_writes", "inside of a transaction");
+    a.simple("COMMIT")?;
+    Ok(())
+}
+
+/// What anybody has written, by whatever way, is shown to who reads at the level `global`.
+#[test]
+fn sr_01_global_reads_show_what_anybody_has_written() -> Result<()> {
+    let conf = "max_prepared_transactions = 2\n".to_owned();
+    let cluster = Cluster::new(ClusterOptions { standbys: 1, conf, ..ClusterOptions::default() })?;
+    let weir = Pgweir::start(&cluster, "")?;
+    cluster.setup("CREATE TABLE seen (v int); INSERT INTO seen VALUES (0); GRANT ALL ON seen TO bench")?;
+    let sql =
+        "CREATE FUNCTION put(n int) RETURNS int LANGUAGE sql AS 'INSERT INTO seen VALUES (n) RETURNING v'";
+    cluster.setup(sql)?;
+    let (mut writer, mut reader, mut careless) = (weir.client()?, weir.client()?, weir.client()?);
+    reader.simple("SET pgweir.consistency = 'global'")?;
+    writer.simple("SET pgweir.consistency = 'eventual'")?;
+    pause(&cluster)?;
+    let mut v = 0;
+    let mut check = |what: &str, v: i32| -> Result<()> {
+        for extended in [false, true] {
+            assert_eq!(read(&mut reader, extended)?, format!("{v} on n0"), "{what}");
+        }
+        assert_eq!(read(&mut careless, false)?, "0 on n1", "{what}");
+        Ok(())
+    };
+    let mut next = || {
+        v += 1;
+        v
+    };
+    let n = next();
+    writer.simple(&format!("INSERT INTO seen VALUES ({n})"))?;
+    check("INSERT", n)?;
+    let n = next();
+    writer.scalar(&format!("SELECT put({n})"))?;
+    check("a function", n)?;
+    let n = next();
+    let copy = harness::msgs().Q("COPY seen FROM STDIN").d(format!("{n}\n").as_bytes()).c();
+    ensure!(writer.talk(&copy)?.error().is_none(), "COPY failed");
+    check("COPY", n)?;
+    let n = next();
+    writer.simple("SET synchronous_commit = off")?;
+    writer.simple(&format!("INSERT INTO seen VALUES ({n})"))?;
+    check("an asynchronous commit", n)?;
+    let n = next();
+    // Acknowledged while the batch goes on.
+    let batch = harness::msgs()
+        .Q(&format!("INSERT INTO seen VALUES ({n})"))
+        .Q("SELECT pg_sleep(1) FROM seen LIMIT 1 FOR UPDATE");
+    writer.send(&batch)?;
+    writer.read_ready(1)?;
+    check("a statement with another behind it", n)?;
+    writer.read_ready(1)?;
+    let n = next();
+    for sql in [
+        "BEGIN",
+        &format!("INSERT INTO seen VALUES ({n})"),
+        "PREPARE TRANSACTION 'two'",
+        "COMMIT PREPARED 'two'",
+    ] {
+        writer.simple(sql)?;
+    }
+    check("a transaction in two phases", n)?;
+    let n = next();
+    writer.simple("CREATE TEMP TABLE pins (v int)")?;
+    writer.simple(&format!("INSERT INTO seen VALUES ({n})"))?;
+    check("a session that keeps its backend", n)?;
     resume(&cluster)
 }

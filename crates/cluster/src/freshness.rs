@@ -1,9 +1,12 @@
-//! How recent what each standby shows is: the moment up to which it is known to have replayed everything.
+//! How recent what each standby shows is: the moment up to which it is known to have replayed everything, and how far
+//! it is behind.
 //!
 //! The yardstick is the primary's insert position, remembered with the moment at which it was asked for: a
-//! standby that has replayed up to it shows everything that was acknowledged before that moment.
+//! standby that has replayed up to it shows everything that was acknowledged before that moment. It does not matter
+//! what the standby thinks of itself: one that was cut off has replayed all that it has received.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::{Moment, NodeId};
 
@@ -14,18 +17,82 @@ const SAMPLES: usize = 64;
 const PAGE: u64 = 8192;
 const HEADERS: [u64; 2] = [24, 40];
 
-/// By node, the moment up to which it shows everything; `None` when that is not known.
+/// How far a standby was behind when it was asked last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lag {
+    /// WAL that it had not replayed.
+    pub bytes: u64,
+    /// How long before that the primary had written what it was to replay next.
+    pub time: Duration,
+}
+
+/// What is known of one standby.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Shown {
+    /// The moment up to which it shows everything.
+    pub as_of: Option<Moment>,
+    /// Since when it has been watched without a break: it never showed less since than it showed then.
+    pub watched: Option<Moment>,
+    /// How far it is behind.
+    pub lag: Option<Lag>,
+}
+
+/// What is known of the standbys; nothing is known of a primary.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Freshness {
     /// Indexed by [`NodeId::index`].
-    pub as_of: Vec<Option<Moment>>,
+    pub nodes: Vec<Shown>,
+}
+
+/// How far behind a standby may be and still be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LagLimits {
+    /// By WAL (bytes).
+    pub bytes: Option<u64>,
+    /// By time.
+    pub time: Option<Duration>,
+}
+
+impl LagLimits {
+    /// How much of what is allowed the lag uses up: more than 1 is too much.
+    #[must_use]
+    pub fn used_up(&self, lag: Lag) -> f64 {
+        let bytes = self.bytes.map_or(0.0, |limit| part(lag.bytes, limit));
+        let time = self.time.map_or(0.0, |limit| lag.time.as_secs_f64() / limit.as_secs_f64());
+        bytes.max(time)
+    }
+}
+
+fn part(bytes: u64, limit: u64) -> f64 {
+    // Where it matters both are far below 2^53.
+    #[allow(clippy::cast_precision_loss, reason = "a ratio")]
+    let part = bytes as f64 / limit as f64;
+    part
 }
 
 impl Freshness {
+    /// What is known of the node.
+    #[must_use]
+    pub fn of(&self, node: NodeId) -> Shown {
+        self.nodes.get(node.index()).copied().unwrap_or_default()
+    }
+
     /// Whether the node shows everything that was acknowledged up to `moment`.
     #[must_use]
     pub fn covers(&self, node: NodeId, moment: Moment) -> bool {
-        self.as_of.get(node.index()).copied().flatten().is_some_and(|as_of| as_of >= moment)
+        self.of(node).as_of.is_some_and(|as_of| as_of >= moment)
+    }
+
+    /// Whether the node shows everything that it showed at `moment`.
+    #[must_use]
+    pub fn keeps(&self, node: NodeId, moment: Moment) -> bool {
+        self.of(node).watched.is_some_and(|watched| watched <= moment)
+    }
+
+    /// How much of what is allowed the node's lag uses up; a lag that is not known is none.
+    #[must_use]
+    pub fn used_up(&self, node: NodeId, limits: &LagLimits) -> f64 {
+        self.of(node).lag.map_or(0.0, |lag| limits.used_up(lag))
     }
 }
 
@@ -73,6 +140,31 @@ impl Yardstick {
     #[must_use]
     pub fn standby(&self, replay_lsn: u64) -> Option<Moment> {
         self.samples.iter().rev().find(|(_, lsn)| *lsn <= replay_lsn).map(|(asked, _)| *asked)
+    }
+
+    /// How far a standby is behind that has replayed up to `replay_lsn`. What the primary wrote between two samples
+    /// counts as written evenly; what it wrote before the first one, as written then.
+    #[must_use]
+    pub fn lag(&self, replay_lsn: u64) -> Option<Lag> {
+        let (now, newest) = *self.samples.back()?;
+        if newest <= replay_lsn {
+            return Some(Lag::default());
+        }
+        let next = self.samples.iter().position(|(_, lsn)| *lsn > replay_lsn)?;
+        let (after, after_lsn) = *self.samples.get(next)?;
+        let before = next.checked_sub(1).and_then(|before| self.samples.get(before));
+        let reached = before.map_or(after.0, |(before, before_lsn)| {
+            let done = part(replay_lsn - before_lsn, after_lsn - before_lsn);
+            before.0 + after.0.saturating_sub(before.0).mul_f64(done.clamp(0.0, 1.0))
+        });
+        Some(Lag { bytes: newest - replay_lsn, time: now.0.saturating_sub(reached) })
+    }
+
+    /// How far a standby is behind at least that follows another history: as long as this one is known.
+    #[must_use]
+    pub fn lag_elsewhere(&self, replay_lsn: u64) -> Option<Lag> {
+        let ((first, _), (now, newest)) = (self.samples.front()?, self.samples.back()?);
+        Some(Lag { bytes: newest.saturating_sub(replay_lsn), time: now.0.saturating_sub(first.0) })
     }
 }
 
@@ -133,8 +225,44 @@ mod tests {
 
     #[test]
     fn what_is_not_known_covers_nothing() {
-        let freshness = Freshness { as_of: vec![None, Some(at(10))] };
+        let known = Shown { as_of: Some(at(10)), watched: Some(at(5)), lag: None };
+        let freshness = Freshness { nodes: vec![Shown::default(), known] };
         assert!(!freshness.covers(NodeId(0), at(0)) && !freshness.covers(NodeId(7), at(0)));
         assert!(freshness.covers(NodeId(1), at(10)) && !freshness.covers(NodeId(1), at(11)));
+        assert!(!freshness.keeps(NodeId(0), at(9)) && !freshness.keeps(NodeId(7), at(9)));
+        assert!(freshness.keeps(NodeId(1), at(5)) && !freshness.keeps(NodeId(1), at(4)));
+    }
+
+    #[test]
+    fn lag_is_what_the_primary_has_more_and_since_when() {
+        let mut yardstick = Yardstick::default();
+        assert_eq!(yardstick.lag(0), None);
+        yardstick.primary(at(1000), 1_000);
+        yardstick.primary(at(2000), 1_000);
+        let lag = |bytes, millis| Some(Lag { bytes, time: Duration::from_millis(millis) });
+        assert_eq!(yardstick.lag(1_000), lag(0, 0), "an idle primary is not lag");
+        assert_eq!(yardstick.lag(900), lag(100, 0), "how long is not known yet");
+        yardstick.primary(at(3000), 2_000);
+        yardstick.primary(at(4000), 3_000);
+        assert_eq!(yardstick.lag(3_000), lag(0, 0));
+        assert_eq!(yardstick.lag(9_000), lag(0, 0), "it was asked later");
+        assert_eq!(yardstick.lag(2_990), lag(10, 10), "written a moment ago");
+        assert_eq!(yardstick.lag(2_000), lag(1_000, 1000));
+        assert_eq!(yardstick.lag(1_500), lag(1_500, 1500));
+        assert_eq!(yardstick.lag(900), lag(2_100, 2000));
+        assert_eq!(yardstick.lag_elsewhere(2_500), lag(500, 2000));
+        assert_eq!(yardstick.lag_elsewhere(5_000), lag(0, 2000));
+    }
+
+    #[test]
+    fn lag_uses_up_what_is_allowed() {
+        let lag = Lag { bytes: 50, time: Duration::from_secs(3) };
+        let limits = |bytes, time: Option<u64>| LagLimits { bytes, time: time.map(Duration::from_secs) };
+        assert_eq!(limits(None, None).used_up(lag), 0.0);
+        assert_eq!(limits(Some(100), None).used_up(lag), 0.5);
+        assert_eq!(limits(Some(100), Some(2)).used_up(lag), 1.5);
+        let freshness = Freshness { nodes: vec![Shown { lag: Some(lag), ..Shown::default() }] };
+        assert_eq!(freshness.used_up(NodeId(0), &limits(Some(25), None)), 2.0);
+        assert_eq!(freshness.used_up(NodeId(1), &limits(Some(25), None)), 0.0);
     }
 }

@@ -25,7 +25,7 @@ pub use event::{
     Action, CheckPolicy, Event, Evidence, Facts, Failback, Insist, Lsn, NodeReport, NodeSpec, OnFailure,
     Reason, Record, Refusal, RoleSource, Settings, Upstream,
 };
-pub use freshness::{Freshness, Yardstick};
+pub use freshness::{Freshness, Lag, LagLimits, Shown, Yardstick};
 pub use observation::{ConnectFailure, Observation};
 pub use orders::{
     CalledOff, FailoverSettings, FalsePrimary, Hook, HookCall, HookOutcome, Progress, PromoteAnswer, Promoter,

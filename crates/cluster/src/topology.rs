@@ -145,7 +145,7 @@ impl Topology {
     }
 
     /// The standbys that are up.
-    pub fn usable_standbys(&self) -> impl Iterator<Item = &Node> {
+    pub fn usable_standbys(&self) -> impl Iterator<Item = &Node> + Clone {
         self.nodes.iter().filter(|node| node.is_usable() && node.role == Role::Standby)
     }
 }

@@ -194,15 +194,18 @@ table! {
         /// of its transaction stay on the primary; `trans_transaction`: once an explicit transaction has written, so
         /// do those of all explicit transactions of the session that follow; `always`: so do all of the session.
         disable_load_balance_on_write: DisableLoadBalanceOnWrite, Limits::none(), "transaction", Reload, Active;
-        /// How old a read may be. `read_your_writes`: a session reads from a standby only what is not older than
-        /// its own last write; `eventual`: whatever the standby has.
+        /// How old a read may be. `eventual`: whatever the standby has; `read_your_writes`: not older than the
+        /// session's own last write; `monotonic`: nor older than what it has read; `global`: nor older than the last
+        /// write of anybody to that database through this pgweir. A session may choose with
+        /// `SET pgweir.consistency`.
         consistency: Consistency, Limits::none(), "read_your_writes", Reload, Active;
         /// Bytes of WAL by which a standby may lag and still serve reads; 0 is no limit.
-        delay_threshold: Option<u64>, Limits::of(Bytes, 1, 1 << 40).off(Off::Zero), "16MB", Reload, Reserved;
+        delay_threshold: Option<u64>, Limits::of(Bytes, 1, 1 << 40).off(Off::Zero), "16MB", Reload, Active;
         /// Time by which a standby may lag and still serve reads; 0 is no limit.
-        delay_threshold_by_time: Option<Duration>, Limits::of(Milliseconds, 1, DAY).off(Off::Zero), "0", Reload, Reserved;
-        /// Whether a standby that lags too much is replaced by a better standby rather than the primary.
-        prefer_lower_delay_standby: bool, Limits::none(), "off", Reload, Reserved;
+        delay_threshold_by_time: Option<Duration>, Limits::of(Milliseconds, 1, DAY).off(Off::Zero), "0", Reload, Active;
+        /// Whether a standby is passed over, as long as there is another, that is further behind than the least
+        /// delayed one by a quarter of what is allowed. Off: all that are within the limits are alike.
+        prefer_lower_delay_standby: bool, Limits::none(), "off", Reload, Active;
         /// Functions that only read, whatever the catalog says: names or regular expressions for the whole name,
         /// schema-qualified or not.
         read_only_function_list: Vec<Pattern>, Limits::none(), "[]", Reload, Active;

@@ -164,7 +164,11 @@ words! {
         Eventual = "eventual",
         /// Not older than the session's last write.
         #[default] ReadYourWrites = "read_your_writes",
-    }; except { "monotonic", "global" }
+        /// Nor older than what the session has read.
+        Monotonic = "monotonic",
+        /// Nor older than the last write of anybody.
+        Global = "global",
+    }
 
     /// Who promotes a standby.
     FailoverMode {

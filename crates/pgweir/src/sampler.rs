@@ -11,7 +11,7 @@ mod pace;
 
 use std::sync::Arc;
 
-use cluster::{Epoch, Freshness, Lsn, Moment, Node, NodeId, Topology, Yardstick};
+use cluster::{Epoch, Freshness, Lsn, Moment, Node, NodeId, Shown, Topology, Yardstick};
 use config::Config;
 use proxy::tls::TlsSetup;
 use telemetry::{Metrics, Published, Tasks};
@@ -130,37 +130,43 @@ impl Sampler {
             _ => false,
         };
         if !same {
-            self.forget();
-            self.primary = primary.map(|(node, spec)| self.member(node, spec, asker::PRIMARY));
+            self.forget_primary();
+            if let Some((node, spec)) = primary {
+                self.standbys.clear();
+                self.primary = Some(self.member(node, spec, asker::PRIMARY));
+            }
         }
         let mut known = std::mem::take(&mut self.standbys);
-        let measurable = self.primary.is_some();
-        let standbys = topology.usable_standbys().filter(|_| measurable);
+        let standbys = topology.usable_standbys();
         for (node, spec) in standbys.filter_map(|node| Some((node, spec_of(node, &specs)?))) {
             let kept = known.iter().position(|member| member.is(node, spec));
-            let member = match kept {
-                Some(at) => known.swap_remove(at),
-                None => self.member(node, spec, asker::STANDBY),
-            };
-            self.standbys.push(member);
+            match kept {
+                Some(at) => self.standbys.push(known.swap_remove(at)),
+                // Without a primary there is nothing to measure by.
+                None if self.primary.is_none() => {}
+                None => {
+                    let member = self.member(node, spec, asker::STANDBY);
+                    self.standbys.push(member);
+                }
+            }
         }
-        let mut as_of = vec![None; topology.nodes.len()];
+        let mut nodes = vec![Shown::default(); topology.nodes.len()];
         for member in &self.standbys {
-            let before = self.freshness.as_of.get(member.node.index()).copied().flatten();
+            let before = self.freshness.of(member.node);
             // A new asker is a new server: nothing is known of it.
-            if let Some(place) = as_of.get_mut(member.node.index()).filter(|_| member.asker.has_answered()) {
+            if let Some(place) = nodes.get_mut(member.node.index()).filter(|_| member.asker.has_answered()) {
                 *place = before;
             }
         }
-        self.publish(Freshness { as_of });
+        self.publish(Freshness { nodes });
     }
 
-    /// Another primary, or none: nothing that was said holds any more.
-    fn forget(&mut self) {
+    /// Another primary, or none. What a standby was known to show it still shows, until another primary makes another
+    /// history: reads go on while there is none.
+    fn forget_primary(&mut self) {
         self.yardstick.clear();
         self.timeline = None;
         self.primary = None;
-        self.standbys.clear();
     }
 
     fn member(&mut self, node: &Node, spec: &ProbeSpec, question: &'static str) -> Member {
@@ -193,15 +199,15 @@ impl Sampler {
         };
         standby.asker.answered(&answer.said);
         let node = standby.node;
-        let as_of = match answer.said {
+        let shown = match answer.said {
             Said::Reading { reading, .. } => self.judged(node, &reading),
             Said::Nothing => {
                 // It may be there again at once; a failed question is followed by a pause.
                 self.pace.wish();
-                None
+                Shown::default()
             }
         };
-        self.set(node, as_of);
+        self.set(node, shown);
     }
 
     /// The primary has told its position: the standbys' turn.
@@ -210,7 +216,7 @@ impl Sampler {
             // It came back as another one before the health check saw that.
             self.yardstick.clear();
             self.timeline = timeline;
-            let nothing = Freshness { as_of: vec![None; self.freshness.as_of.len()] };
+            let nothing = Freshness { nodes: vec![Shown::default(); self.freshness.nodes.len()] };
             self.publish(nothing);
         }
         self.yardstick.primary(asked, lsn.0);
@@ -220,20 +226,25 @@ impl Sampler {
         }
     }
 
-    /// Up to when a standby with that answer shows everything; not before what it showed already.
-    fn judged(&self, node: NodeId, reading: &Reading) -> Option<Moment> {
-        let before = self.freshness.as_of.get(node.index()).copied().flatten();
+    /// What a standby with that answer shows; not less than it showed already.
+    fn judged(&self, node: NodeId, reading: &Reading) -> Shown {
+        let before = self.freshness.of(node);
+        let lsn = reading.lsn.0;
         // Positions compare within one history only. A standby that may not tell which it follows is believed.
-        let comparable =
-            reading.receives && (reading.timeline.is_none() || reading.timeline == self.timeline);
-        let now = if comparable { self.yardstick.standby(reading.lsn.0) } else { None };
-        before.max(now)
+        let elsewhere = reading.timeline.is_some() && reading.timeline != self.timeline;
+        let as_of = if reading.receives && !elsewhere { self.yardstick.standby(lsn) } else { None };
+        Shown {
+            as_of: before.as_of.max(as_of),
+            // Its connection is there by now.
+            watched: before.watched.or(Some(self.inlets.clock.now())),
+            lag: if elsewhere { self.yardstick.lag_elsewhere(lsn) } else { self.yardstick.lag(lsn) },
+        }
     }
 
-    fn set(&mut self, node: NodeId, as_of: Option<Moment>) {
+    fn set(&mut self, node: NodeId, shown: Shown) {
         let mut next = self.freshness.clone();
-        if let Some(place) = next.as_of.get_mut(node.index()) {
-            *place = as_of;
+        if let Some(place) = next.nodes.get_mut(node.index()) {
+            *place = shown;
         }
         self.publish(next);
     }
@@ -243,8 +254,9 @@ impl Sampler {
             return;
         }
         for node in self.inlets.metrics.nodes() {
-            let as_of = freshness.as_of.get(usize::from(node.label().id)).copied().flatten();
-            node.set_fresh_as_of(as_of.map(|as_of| self.inlets.clock.wall(as_of)));
+            let shown = freshness.of(NodeId(node.label().id));
+            node.set_fresh_as_of(shown.as_of.map(|as_of| self.inlets.clock.wall(as_of)));
+            node.set_lag(shown.lag.map(|lag| (lag.bytes, lag.time)));
         }
         self.inlets.freshness.publish(freshness.clone());
         self.freshness = freshness;

@@ -51,7 +51,7 @@ impl View {
             weight: node.weight,
             role: node.role,
             seen_role: facts.map_or(Role::Unknown, seen_role),
-            delay: node.replay_lag.map(Delay::Bytes),
+            delay: self.delay(node),
             replication_state: String::new(),
             sync_state: String::new(),
             changed_at: self.clock.wall(node.changed_at),
@@ -67,8 +67,18 @@ impl View {
 
 impl View {
     fn fresh_as_of(&self, node: NodeId) -> Option<SystemTime> {
-        let as_of = self.freshness.load().as_of.get(node.index()).copied().flatten()?;
-        Some(self.clock.wall(as_of))
+        Some(self.clock.wall(self.freshness.load().of(node).as_of?))
+    }
+
+    /// In the unit of the limit that is configured, as Pgpool-II shows it; what the health check knows in bytes stands
+    /// in for what the sampler does not know.
+    fn delay(&self, node: &Node) -> Option<Delay> {
+        let lag = self.freshness.load().of(node.id).lag;
+        match (lag, self.config.load().delay_threshold_by_time) {
+            (Some(lag), Some(_)) => Some(Delay::Time(lag.time)),
+            (Some(lag), None) => Some(Delay::Bytes(lag.bytes)),
+            (None, _) => node.replay_lag.map(Delay::Bytes),
+        }
     }
 }
 

@@ -19,6 +19,7 @@ pub mod fence;
 pub mod gates;
 pub mod greeting;
 mod janitor;
+mod last_write;
 pub mod listener;
 pub mod load;
 mod lobby;

@@ -20,6 +20,7 @@ use crate::connect::NodeAddress;
 use crate::connect_log::ConnectLog;
 use crate::gates::Gates;
 use crate::greeting::Greetings;
+use crate::last_write::LastWrites;
 use crate::load::Loads;
 use crate::lobby::Lobby;
 use crate::login::Authenticator;
@@ -79,6 +80,7 @@ pub struct Shared {
     pub(crate) statements: StatementCache,
     pub(crate) catalogs: Catalogs,
     pub(crate) greetings: Greetings,
+    pub(crate) last_writes: LastWrites,
     pub(crate) draining: AtomicBool,
     pub(crate) gates: Gates,
     pub(crate) authenticator: Authenticator,
@@ -105,6 +107,7 @@ impl Shared {
             registry: Arc::default(),
             statements: StatementCache::new(STATEMENT_CACHE_BYTES),
             greetings: Greetings::default(),
+            last_writes: LastWrites::default(),
             draining: AtomicBool::new(false),
             gates: Gates::default(),
             authenticator: Authenticator::new(),

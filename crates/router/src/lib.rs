@@ -26,6 +26,7 @@ mod hint;
 mod lexer;
 mod normal;
 mod oversize;
+pub mod own;
 pub mod pick;
 mod query;
 pub mod reason;

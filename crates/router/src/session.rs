@@ -1,6 +1,7 @@
 //! Statements about the session: SET, RESET, SHOW, DISCARD, DEALLOCATE, and pgweir's own commands.
 
 use crate::lexer::Token;
+use crate::own;
 use crate::reason::Reason;
 use crate::transaction;
 use crate::verdict::{Access, Effect, PinReason, StatementKind, TxControl, Verdict};
@@ -14,13 +15,13 @@ pub(crate) fn console() -> Verdict {
     Verdict::new(Access::Neutral, StatementKind::Other, Reason::Console).with_effect(Effect::Console)
 }
 
-/// SHOW: `POOL_*` is ours.
+/// SHOW: `POOL_*` is ours, and so are parameters of ours.
 pub(crate) fn show(rest: &[Token<'_>]) -> Verdict {
     const PREFIX: &[u8] = b"pool_";
     let ours = rest.first().filter(|name| name.is_name()).is_some_and(|name| {
         name.text.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
     });
-    if ours { console() } else { neutral() }
+    if ours || own::named_by(rest).is_some() { console() } else { neutral() }
 }
 
 /// SET: of the transaction, for the transaction, or for the session.

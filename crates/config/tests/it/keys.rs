@@ -148,22 +148,22 @@ const ROWS: &[Row] = &[
     ("transaction_load_balance", "yes", "on", "1", "1, expected on or off"),
     ("disable_load_balance_on_write", "off", "off", "on", "\"on\", expected off, transaction,"),
     ("disable_load_balance_on_write", "trans_transaction", "trans_transaction", "3", "3, expected off,"),
-    ("consistency", "eventual", "eventual", "strong", "\"strong\", expected eventual or read_your_writes"),
+    ("consistency", "eventual", "eventual", "strong", "\"strong\", expected eventual, read_your_writes,"),
     (
         "consistency",
         "read_your_writes",
         "read_your_writes",
-        "monotonic",
-        "\"monotonic\", expected eventual or read_your_writes (monotonic is not supported by this version)",
+        "strict",
+        "\"strict\", expected eventual, read_your_writes, monotonic or global",
     ),
     (
         "consistency",
         "eventual",
         "eventual",
-        "global",
-        "\"global\", expected eventual or read_your_writes (global is not supported by this version)",
+        "serializable",
+        "\"serializable\", expected eventual, read_your_writes, monotonic or global",
     ),
-    ("consistency", "eventual", "eventual", "", "nothing, expected eventual or"),
+    ("consistency", "eventual", "eventual", "", "nothing, expected eventual, read_your_writes,"),
     (
         "delay_threshold",
         "64kB",
@@ -356,9 +356,8 @@ fn warnings_say_what_is_not_so() {
     assert!(warned("users:\n  app:\n    reserve_pool_size: 2\n").is_empty());
     assert!(warned("databases: {shop: {consistency: eventual}}\n").is_empty());
     assert_eq!(
-        parse("databases:\n  shop:\n    consistency: global\n").unwrap_err(),
-        "t.yaml:4: databases.shop.consistency: found \"global\", expected eventual or read_your_writes \
-         (global is not supported by this version)"
+        parse("databases:\n  shop:\n    consistency: total\n").unwrap_err(),
+        "t.yaml:4: databases.shop.consistency: found \"total\", expected eventual, read_your_writes, monotonic or global"
     );
     assert_eq!(
         warned("server_idle_timeout: 5\n"),

@@ -165,7 +165,7 @@ impl Engine {
         if self.is_local_query(&verdict, out) {
             return None;
         }
-        if self.refuse_query(&verdict, books, buf, out, header.len) {
+        if self.refuse_query(&verdict, env, books, buf, out, header.len) {
             return None;
         }
         env.watch.statement(&verdict, message::query_text(buf.at(buf.position(), header.len)));

@@ -18,6 +18,8 @@ pub(super) struct Gate {
     cleared: usize,
     /// The transaction status is not known before the server has answered.
     barrier: bool,
+    /// Another unit is routed anew, whatever it is.
+    alone: bool,
     /// A portal was made since the last Sync: the batch cannot go elsewhere.
     pub(super) bound: bool,
 }
@@ -34,13 +36,18 @@ pub(super) enum Pass {
 
 impl Gate {
     pub(super) fn new(on_standby: bool, cleared: usize, barrier: bool) -> Self {
-        Self { on_standby, cleared, barrier, bound: false }
+        Self { on_standby, cleared, barrier, alone: false, bound: false }
     }
 
     /// A statement of that verdict must not run here, although the standby would take it.
     pub(super) fn refuses(&self, verdict: &Verdict) -> bool {
         let writes = verdict.access == Access::Write || verdict.pin.is_some();
         self.on_standby && writes && verdict.silently_wrong_on_standby()
+    }
+
+    /// Nothing but the unit that the backend was taken for may pass on a standby.
+    pub(super) fn keep_to_unit(&mut self) {
+        self.alone = true;
     }
 
     /// A message of `len` bytes passes.
@@ -81,7 +88,8 @@ impl Engine {
             Scan::More(need) => return Ok(Pass::More(need)),
             Scan::Unit(unit) => unit,
         };
-        if self.pin.is_some() || may_run_on_standby(&unit.verdict, unit.boundary) {
+        let stays = !self.gate.alone || self.in_batch || unit.verdict.access == Access::Neutral;
+        if self.pin.is_some() || (stays && may_run_on_standby(&unit.verdict, unit.boundary)) {
             self.gate.cleared = unit.len;
             return Ok(Pass::Go);
         }

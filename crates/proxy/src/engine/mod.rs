@@ -195,7 +195,7 @@ pub struct Engine {
     gate: gate::Gate,
     local: local::Local,
     /// Messages that fail in place of the client's.
-    refused: Vec<Push>,
+    refused: Vec<(Push, Box<PgError>)>,
     /// Extended messages since the last Sync.
     in_batch: bool,
     /// The verdict on the Query that comes next, from the scan.
@@ -342,6 +342,11 @@ impl Engine {
             gate::Gate::new(on_standby, unit.len, !begin.is_empty() || unit.verdict.tx != TxControl::None);
         self.known = (unit.boundary == Boundary::Query && !unit.extended).then_some(unit.verdict);
         self.begin = begin;
+    }
+
+    /// What the client sends behind the unit is routed anew, also where it could stay.
+    pub fn keep_to_unit(&mut self) {
+        self.gate.keep_to_unit();
     }
 
     /// Drops what is left of a message that the client is sending; says how many bytes to pass over.

@@ -210,8 +210,8 @@ impl Engine {
         let mut op = None;
         if let Some(statement) = &known {
             let verdict = env.verdict(statement);
-            if self.gate.refuses(&verdict) {
-                self.refuse_bind(buf, out, header);
+            if let Some(why) = self.refusal(&verdict, Some(statement.sql()), env) {
+                self.refuse_bind(buf, out, header, why);
                 return None;
             }
             env.watch.statement(&verdict, Some(statement.sql()));

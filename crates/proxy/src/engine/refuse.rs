@@ -1,4 +1,5 @@
-//! Statements that a standby would accept and do wrongly, in a transaction that is bound to one.
+//! Statements that a standby would accept and do wrongly, in a transaction that is bound to one; and values of pgweir's
+//! own parameters, which every server accepts.
 //!
 //! The server is given a statement that fails, in the same place: what follows, and the transaction, come out
 //! as the server has it. Its error becomes one that says what to do.
@@ -6,12 +7,15 @@
 use bytes::BufMut;
 use protocol::error::{ErrorView, PgError, write_error};
 use protocol::frame::{HEADER_LEN, Header};
+use protocol::message;
 use protocol::sqlstate::SqlState;
 use protocol::tracker::{Ask, Owner, Push};
 use router::Verdict;
+use router::own::BadValue;
 
+use super::client::may_change_settings;
 use super::prepare::NO_TOKEN;
-use super::{Books, Engine, put_query};
+use super::{Books, Engine, Env, put_query};
 use crate::buffer::Buf;
 use crate::out::Out;
 use crate::statements::{NAME_PREFIX, put_header};
@@ -27,18 +31,21 @@ impl Engine {
     pub(super) fn refuse_query(
         &mut self,
         verdict: &Verdict,
+        env: &Env<'_>,
         books: &mut Books,
         buf: &mut Buf,
         out: &mut Out,
         len: usize,
     ) -> bool {
-        if !self.gate.refuses(verdict) || buf.filled().len() < len {
+        if buf.filled().len() < len {
             return false;
         }
+        let sql = message::query_text(buf.at(buf.position(), len));
+        let Some(why) = self.refusal(verdict, sql, env) else { return false };
         buf.consume(len);
         out.own(|own| put_query(own, FAILING.as_bytes()));
         self.tracker.push(Ask::Query, Owner::Client);
-        self.refused.push(self.tracker.last_push());
+        self.refused.push((self.tracker.last_push(), why));
         self.statements.drop_unnamed();
         books.prepared.set_unnamed(None);
         self.in_batch = false;
@@ -46,8 +53,23 @@ impl Engine {
         true
     }
 
+    /// Why a statement of that verdict and text must not run here.
+    pub(super) fn refusal(
+        &self,
+        verdict: &Verdict,
+        sql: Option<&[u8]>,
+        env: &Env<'_>,
+    ) -> Option<Box<PgError>> {
+        if self.gate.refuses(verdict) {
+            return Some(Box::new(misplaced()));
+        }
+        let sql = sql.filter(|_| may_change_settings(verdict))?;
+        let op = router::session_op(sql, env.standard_conforming)?;
+        router::own::bad_value(&op).map(|bad| Box::new(bad_setting(&bad)))
+    }
+
     /// Sends a Bind that fails in place of the client's, which need not be whole.
-    pub(super) fn refuse_bind(&mut self, buf: &mut Buf, out: &mut Out, header: Header) {
+    pub(super) fn refuse_bind(&mut self, buf: &mut Buf, out: &mut Out, header: Header, why: Box<PgError>) {
         let name = format!("{NAME_PREFIX}0");
         self.prepare_stand_in(out, &name, FAILING, NO_TOKEN);
         out.own(|own| {
@@ -58,7 +80,7 @@ impl Engine {
             own.put_slice(&[0; 7]);
         });
         self.tracker.push(Ask::Bind, Owner::Client);
-        self.refused.push(self.tracker.last_push());
+        self.refused.push((self.tracker.last_push(), why));
         self.drop_message(header.len);
         let dropped = self.drop_client_rest(buf.filled().len());
         buf.consume(dropped);
@@ -66,23 +88,29 @@ impl Engine {
 
     /// Whether `message` is the failure that stands for a refusal; then the client is told why.
     pub(super) fn put_refusal(&mut self, push: Push, message: &[u8], out: &mut Out) -> bool {
-        if !self.refused.contains(&push) {
-            return false;
-        }
-        self.refused.retain(|refused| *refused > push);
+        let Some(at) = self.refused.iter().position(|(refused, _)| *refused == push) else { return false };
+        let (_, why) = self.refused.swap_remove(at);
+        self.refused.retain(|(refused, _)| *refused > push);
         let code = ErrorView::parse(message.get(HEADER_LEN..).unwrap_or_default()).code();
         if code == Some(FAILURE) {
-            out.own(|own| write_error(own, &refusal()));
+            out.own(|own| write_error(own, &why));
         }
         code == Some(FAILURE)
     }
 }
 
-fn refusal() -> PgError {
+fn misplaced() -> PgError {
     PgError::error(
         SqlState::READ_ONLY_SQL_TRANSACTION,
         "cannot execute this statement in a READ ONLY transaction on a standby",
     )
     .with_detail("A standby would accept it without doing what the primary does.")
     .with_hint("Run it outside of the READ ONLY transaction, or begin the transaction READ WRITE.")
+}
+
+/// PostgreSQL's words for an enum's value (`guc.c`).
+fn bad_setting(bad: &BadValue) -> PgError {
+    let text = format!("invalid value for parameter \"{}\": \"{}\"", bad.name, bad.value);
+    PgError::error(SqlState::INVALID_PARAMETER_VALUE, text)
+        .with_hint(format!("Available values: {}.", bad.allowed.join(", ")))
 }

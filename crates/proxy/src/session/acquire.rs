@@ -73,6 +73,7 @@ impl Session {
         }
         self.drop_outdated();
         let topology = Arc::clone(self.topology.load());
+        self.catch_up(&topology, target).await?;
         let mut excluded = self.stale_nodes(&topology, target);
         let stale = excluded.len();
         excluded.extend_from_slice(lost);
@@ -99,16 +100,37 @@ impl Session {
         Err(last.unwrap_or(none).into())
     }
 
+    /// A node for `target`, preferably one that does not lag.
     pub(super) fn pick<'t>(
         &mut self,
         topology: &'t Topology,
         target: Target,
         excluded: &[NodeId],
     ) -> Option<&'t Node> {
+        if matches!(target, Target::Primary | Target::Anywhere | Target::Node(_)) {
+            return self.pick_among(topology, target, excluded);
+        }
+        let mut lagging = self.lagging_nodes(topology, excluded);
+        if lagging.is_empty() {
+            return self.pick_among(topology, target, excluded);
+        }
+        lagging.extend_from_slice(excluded);
+        // Without a primary there is nothing better than a standby that lags.
+        let node = self.pick_among(topology, target, &lagging);
+        node.or_else(|| self.pick_among(topology, target, excluded))
+    }
+
+    fn pick_among<'t>(
+        &mut self,
+        topology: &'t Topology,
+        target: Target,
+        excluded: &[NodeId],
+    ) -> Option<&'t Node> {
+        let followed = self.followed_node();
         let config = self.config.load();
         let (algorithm, per_session) = (algorithm(config.load_balance), !config.statement_level_load_balance);
         let slow_start = config.slow_start;
-        let stays = self.read_node.filter(|_| per_session && target == Target::Read);
+        let stays = followed.or(self.read_node.filter(|_| per_session)).filter(|_| target == Target::Read);
         let stays = stays.and_then(|id| topology.node(id)).filter(|node| node.is_usable());
         if let Some(node) = stays.filter(|node| !excluded.contains(&node.id)) {
             return Some(node);

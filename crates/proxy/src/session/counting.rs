@@ -68,6 +68,7 @@ pub(super) struct Counting {
     talk: Option<Box<RefCell<Talk>>>,
     read_only: Option<Observation>,
     wrote: Cell<bool>,
+    read: Cell<bool>,
     /// Transactions that have ended on this lease.
     ended: Cell<Ordinal>,
     /// It may be sent notifications: its silence means nothing.
@@ -99,6 +100,7 @@ impl Counting {
             talk,
             read_only,
             wrote: Cell::new(false),
+            read: Cell::new(false),
             ended: Cell::new(0),
             listens: Cell::new(false),
             asked: Cell::new(None),
@@ -121,6 +123,16 @@ impl Counting {
     /// Something was written.
     pub(super) fn has_written(&self) -> bool {
         self.wrote.get()
+    }
+
+    /// Something was written, and it is told that it is done.
+    pub(super) fn take_written(&self) -> bool {
+        self.wrote.replace(false)
+    }
+
+    /// Something was read.
+    pub(super) fn has_read(&self) -> bool {
+        self.read.get()
     }
 
     /// Transactions that have ended on this lease.
@@ -193,6 +205,7 @@ impl Counting {
 impl Watch for Counting {
     fn statement(&self, verdict: &Verdict, sql: Option<&[u8]>) {
         self.wrote.set(self.wrote.get() | (verdict.access == Access::Write));
+        self.read.set(self.read.get() | (verdict.access != Access::Neutral));
         self.listens.set(self.listens.get() | (verdict.pin == Some(PinReason::Listen)));
         if let Some(node) = &self.node {
             node.statement(kind(verdict), self.reason as usize);

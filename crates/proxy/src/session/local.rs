@@ -6,13 +6,14 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use protocol::console::{Answer, Caller, Context, Next, SessionAsk, Status};
+use protocol::console::{Answer, Caller, Console, Context, Next, SessionAsk, Status};
 use protocol::error::PgError;
 use protocol::frame::{HEADER_LEN, frontend_header};
 use protocol::message::{self, Object, TxStatus, View};
 use protocol::sqlstate::SqlState;
 use protocol::table::{Cell, Table};
 
+use super::own::SessionConsole;
 use super::{End, Session};
 use crate::engine::{Boundary, Unit, Violation};
 use crate::statements::put_header;
@@ -141,8 +142,9 @@ impl Session {
     /// Feeds a whole message of ours; gives what the client is not told.
     fn feed_silently(&mut self, caller: &Caller, tag: u8, message: &[u8]) -> BytesMut {
         let console = Arc::clone(&self.worker.shared.deps.console);
+        let console = SessionConsole { console: &*console, consistency: self.consistency() };
         let status = Status::Session(TxStatus::Idle.as_byte());
-        let context = Context { console: &*console, caller, status };
+        let context = Context { console: &console, caller, status };
         let mut said = BytesMut::new();
         // None of these runs anything.
         let _ = self.local.feed(&context, tag, message.get(HEADER_LEN..).unwrap_or_default(), &mut said);
@@ -195,8 +197,9 @@ impl Session {
 
 /// Feeds one message; false when the client says goodbye.
 async fn feed(session: &mut Session, caller: &Caller, status: TxStatus, tag: u8, body: &[u8]) -> bool {
-    let console = std::sync::Arc::clone(&session.worker.shared.deps.console);
-    let context = Context { console: &*console, caller, status: Status::Session(status.as_byte()) };
+    let console = Arc::clone(&session.worker.shared.deps.console);
+    let console = SessionConsole { console: &*console, consistency: session.consistency() };
+    let context = Context { console: &console, caller, status: Status::Session(status.as_byte()) };
     let local = &mut session.local;
     let mut next = Next::Wait;
     session.to_client.own(|own| next = local.feed(&context, tag, body, own));

@@ -21,6 +21,7 @@ mod lazy;
 mod lazy_batch;
 mod limits;
 mod local;
+mod own;
 mod own_config;
 mod parsed;
 mod refusal;
@@ -34,8 +35,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use cluster::{Freshness, Moment, NodeId, Topology};
-use config::{Config, PoolMode};
+use cluster::{Freshness, NodeId, Topology};
+use config::{Config, Consistency, PoolMode};
 use protocol::auth::Credentials;
 use protocol::console::LocalServer;
 use protocol::message::TxStatus;
@@ -91,8 +92,9 @@ pub(crate) struct Session {
     read_node: Option<NodeId>,
     /// What its later reads may depend on.
     wrote: route::Wrote,
-    /// When the client was told that its last write is done.
-    last_write: Option<Moment>,
+    history: Option<Box<fresh::History>>,
+    /// The level of consistency when it was asked last.
+    level: Option<Consistency>,
     mode: PoolMode,
     parse: ParseOptions,
     engine: Engine,
@@ -140,8 +142,9 @@ impl Session {
             knowledge: catalog.reader(),
             catalog,
             read_node: None,
-            last_write: None,
             wrote: route::Wrote::default(),
+            history: None,
+            level: None,
             mode,
             engine: Engine::default(),
             local: LocalServer::new(),

@@ -45,6 +45,7 @@ struct Relay {
     deadline: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
     /// When a read was begun whose answer tells how fast the node is.
     timed: Option<Instant>,
+    on_standby: bool,
 }
 
 impl Relay {
@@ -83,10 +84,10 @@ impl Session {
             let mut relay = self.begin_relay(backend, &unit, (target, reason));
             let relayed = self.relay(&mut relay).await;
             let staying = relay.leaving.is_none();
+            self.follow(&relay, &relayed);
             // Not the whole relay: what is held over a wait makes every session larger.
-            let wrote = relay.watch.has_written().then_some(relay.in_transaction);
             let Relay { backend, .. } = relay;
-            match self.end_relay(backend, wrote, relayed).await {
+            match self.end_relay(backend, relayed).await {
                 Err(end) if staying && self.is_goodbye() && !Box::pin(self.goes_down(node)).await => {
                     return Err(end);
                 }
@@ -112,6 +113,9 @@ impl Session {
         let epoch = self.topology.load().epoch;
         let in_transaction = self.lazy.is_open() || unit.verdict.tx != router::TxControl::None;
         self.engine.bind(on_standby, unit, self.lazy.messages().to_vec());
+        if on_standby && self.consistency() == config::Consistency::Global {
+            self.engine.keep_to_unit();
+        }
         self.arm(unit);
         self.lazy.clear();
         if self.config.load().log_statement_routes {
@@ -138,6 +142,7 @@ impl Session {
             in_transaction,
             deadline: None,
             timed: self.times(unit).then(Instant::now),
+            on_standby,
         }
     }
 
@@ -149,22 +154,30 @@ impl Session {
         alone && self.config.load().load_balance == config::LoadBalance::Latency
     }
 
-    async fn end_relay(
-        &mut self,
-        backend: Box<Backend>,
-        wrote: Option<bool>,
-        relayed: Result<(), End>,
-    ) -> Result<(), End> {
+    /// What was written and read binds what the session, or everybody, reads next.
+    fn follow(&mut self, relay: &Relay, relayed: &Result<(), End>) {
+        let wrote = relay.watch.has_written();
+        if relayed.is_err() {
+            if wrote {
+                self.writes_in_doubt();
+            }
+            return;
+        }
+        if wrote {
+            self.has_written();
+            self.wrote.note(relay.in_transaction);
+        }
+        if relay.watch.has_read() {
+            self.has_read(relay.backend.node, relay.on_standby);
+        }
+    }
+
+    async fn end_relay(&mut self, backend: Box<Backend>, relayed: Result<(), End>) -> Result<(), End> {
         self.client.entry.set_pin(None);
         self.client.entry.set_statements(self.engine.statements().len());
         let Err(end) = relayed else {
             self.disarm();
             self.skip_to_sync |= self.engine.take_failed_move();
-            // Told is whether it began with an explicit transaction.
-            if let Some(in_transaction) = wrote {
-                self.has_written();
-                self.wrote.note(in_transaction);
-            }
             self.give_back(backend).await;
             return Ok(());
         };
@@ -274,6 +287,9 @@ impl Session {
     /// Server to client: one flush, then one look at what is there, then one read.
     fn poll_server(&mut self, relay: &mut Relay, cx: &mut Context<'_>) -> Result<bool, End> {
         if !self.to_client.is_empty() {
+            if relay.watch.has_written() {
+                self.may_have_written();
+            }
             if self.is_goodbye() {
                 return Err(End::NodeLost(std::io::ErrorKind::ConnectionAborted.into()));
             }
@@ -293,7 +309,13 @@ impl Session {
         let (buf, out) = (&mut self.from_server, &mut self.to_client);
         match self.engine.server(&relay.watch, &mut backend.books, buf, out)? {
             ServerStep::More(need) => relay.server_need = need,
-            ServerStep::Settled => relay.server_need = HEADER_LEN,
+            ServerStep::Settled => {
+                relay.server_need = HEADER_LEN;
+                if self.engine.status() == TxStatus::Idle && relay.watch.take_written() {
+                    self.has_written();
+                    self.wrote.note(relay.in_transaction);
+                }
+            }
             ServerStep::SetupFailed(error) => return Err(End::Refused(error.into_fatal())),
         }
         Ok(true)

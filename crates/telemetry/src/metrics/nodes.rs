@@ -1,6 +1,6 @@
 //! The families that have a `node` label, and the handles of one node.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus::core::{Atomic, GenericGaugeVec};
 use prometheus::{
@@ -110,6 +110,8 @@ pub struct NodeMetrics {
     backends: GaugeSet,
     role: GaugeSet,
     fresh_as_of: Gauge,
+    lag_bytes: IntGauge,
+    lag_seconds: Gauge,
 }
 
 impl NodeMetrics {
@@ -158,6 +160,13 @@ impl NodeMetrics {
         self.fresh_as_of.set(since_epoch.as_secs_f64());
     }
 
+    /// Shows how far the node is behind the primary; nothing when that is not known.
+    pub fn set_lag(&self, lag: Option<(u64, Duration)>) {
+        let (bytes, time) = lag.unwrap_or_default();
+        self.lag_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.lag_seconds.set(time.as_secs_f64());
+    }
+
     /// Shows `word` (one of [`Vocabulary::roles`]) as the node's role.
     pub fn set_role(&self, word: &str) {
         self.role.select(word);
@@ -181,6 +190,8 @@ pub(super) struct NodeFamilies {
     fresh_as_of: GaugeVec,
     connect_time: HistogramVec,
     latency: LatencyFamily,
+    lag_bytes: IntGaugeVec,
+    lag_seconds: GaugeVec,
     route_reasons: Vec<&'static str>,
     connect_reasons: Vec<&'static str>,
     roles: Vec<&'static str>,
@@ -203,6 +214,8 @@ impl NodeFamilies {
             fresh_as_of: families.plain_gauges("pgweir_node_fresh_as_of_seconds")?,
             connect_time: families.histograms("pgweir_backend_connect_seconds", CONNECT_BUCKETS)?,
             latency: families.latency("pgweir_statement_seconds")?,
+            lag_bytes: families.gauges("pgweir_node_replication_lag_bytes")?,
+            lag_seconds: families.plain_gauges("pgweir_node_replication_lag_seconds")?,
             route_reasons: words.route_reasons.to_vec(),
             connect_reasons: words.connect_failures.to_vec(),
             roles: words.roles.to_vec(),
@@ -238,6 +251,8 @@ impl NodeFamilies {
             backends: GaugeSet::new("pgweir_backends", &self.backends, &node, BackendState::WORDS)?,
             role: GaugeSet::new("pgweir_node_role", &self.role, &node, &self.roles)?,
             fresh_as_of: self.fresh_as_of.get_metric_with_label_values(&node)?,
+            lag_bytes: self.lag_bytes.get_metric_with_label_values(&node)?,
+            lag_seconds: self.lag_seconds.get_metric_with_label_values(&node)?,
             label: label.clone(),
         })
     }
@@ -255,6 +270,8 @@ impl NodeFamilies {
         self.hide(node.label());
         remove(&self.up, &[&id]);
         remove(&self.fresh_as_of, &[&id]);
+        remove(&self.lag_bytes, &[&id]);
+        remove(&self.lag_seconds, &[&id]);
         for word in BackendState::WORDS {
             remove(&self.backends, &[&id, word]);
         }

@@ -118,6 +118,16 @@ pub const METRICS: &[MetricRow] = &[
         &["node"],
         "Up to when the standby is known to show everything, in seconds since the Unix epoch; 0 when not known.",
     ),
+    gauge(
+        "pgweir_node_replication_lag_bytes",
+        &["node"],
+        "WAL that the standby had not replayed when it was asked last, measured by the primary's position.",
+    ),
+    gauge(
+        "pgweir_node_replication_lag_seconds",
+        &["node"],
+        "How long before that the primary had written what the standby was to replay next; 0 when there was nothing.",
+    ),
     counter(
         "pgweir_failover_holds_total",
         &[],
