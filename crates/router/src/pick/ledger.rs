@@ -25,6 +25,9 @@ const CREDIT: f64 = 128.0;
 const PROOF: u32 = 512;
 /// A node that takes less than so many times as long as the fastest is not slow: that much is chance.
 const BAND: f64 = 2.0;
+/// So much on top of each latency makes up for cold caches and wake-ups (seconds): a node that serves less is slower by
+/// that alone, and would serve ever less.
+const WAKE_UP: f64 = 0.001;
 /// However slow a node is, it keeps this part of its share: else nobody would see that it is fast again.
 const LEAST_PART: f64 = 0.1;
 
@@ -168,7 +171,7 @@ impl Ledger {
         let known = standings.iter().map(|standing| standing.latency).filter(|latency| *latency > 0.0);
         let Some(fastest) = known.min_by(f64::total_cmp) else { return };
         for standing in standings.iter_mut().filter(|standing| standing.latency > 0.0) {
-            let slowness = standing.latency / fastest;
+            let slowness = (standing.latency + WAKE_UP) / (fastest + WAKE_UP);
             let Some(account) = self.account_mut(standing.candidate.id) else { continue };
             if account.is_slow(slowness > BAND) {
                 standing.due = standing.candidate.share * part_of(slowness);
