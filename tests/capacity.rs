@@ -23,7 +23,7 @@ fn for_all(cluster: &Cluster, function: &str) -> Result<()> {
     (0..cluster.len()).try_for_each(|node| cluster.sql(node, &sql).map(drop))
 }
 
-/// What waits takes the place of what ends, until nothing is left.
+/// Ends what those leave behind that are gone.
 fn end_all(cluster: &Cluster) -> Result<()> {
     let ended = harness::eventually(SOON, || {
         for_all(cluster, "pg_terminate_backend").is_ok()
@@ -50,6 +50,7 @@ fn capacity_grows_with_the_nodes() -> Result<()> {
         for_all(&cluster, "pg_cancel_backend")?;
         let refilled = harness::eventually(SOON, || running(&cluster).is_ok_and(|now| now == full));
         ensure!(refilled, "{:?} statements at once, not {full:?}, while clients wait", running(&cluster)?);
+        drop((clients, weir));
         end_all(&cluster)?;
     }
     Ok(())
