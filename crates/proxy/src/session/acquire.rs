@@ -73,7 +73,9 @@ impl Session {
         }
         self.drop_outdated();
         let topology = Arc::clone(self.topology.load());
-        self.catch_up(&topology, target).await?;
+        if let Some(seen) = self.waits_for(&topology, target) {
+            Box::pin(self.catch_up(&topology, seen)).await?;
+        }
         let mut excluded = self.stale_nodes(&topology, target);
         let stale = excluded.len();
         excluded.extend_from_slice(lost);

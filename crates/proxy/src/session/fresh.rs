@@ -215,13 +215,19 @@ impl Session {
 
     /// A session that reads without a pause would be on the primary for ever: what it has read there is always newer
     /// than what is known of the standbys. Once in a while a read waits until one of them is known to show it.
-    pub(super) async fn catch_up(&mut self, topology: &Topology, target: Target) -> Result<(), Interrupt> {
+    /// Gives what is to be waited for by [`Session::catch_up`].
+    pub(super) fn waits_for(&mut self, topology: &Topology, target: Target) -> Option<Moment> {
         let seen = self.is_blocked(topology, target);
-        let Some(history) = &mut self.history else { return Ok(()) };
+        let history = self.history.as_mut()?;
         history.blocked = if seen.is_some() { history.blocked + 1 } else { 0 };
-        let Some(seen) = seen.filter(|_| history.blocked >= history.patience) else { return Ok(()) };
+        let seen = seen.filter(|_| history.blocked >= history.patience)?;
         history.blocked = 0;
-        let caught_up = Box::pin(self.wait_for_standby(topology, seen)).await?;
+        Some(seen)
+    }
+
+    /// Waits a little for a standby that shows everything up to `seen`.
+    pub(super) async fn catch_up(&mut self, topology: &Topology, seen: Moment) -> Result<(), Interrupt> {
+        let caught_up = self.wait_for_standby(topology, seen).await?;
         let history = self.history();
         history.patience = if caught_up { PATIENCE } else { (history.patience * 2).min(MOST_PATIENCE) };
         Ok(())
