@@ -120,6 +120,11 @@ impl Counting {
         }
     }
 
+    /// How long the server has owed its answer.
+    pub(super) fn waited(&self) -> Option<Duration> {
+        self.asked.get().map(|asked| asked.elapsed())
+    }
+
     /// Something was written.
     pub(super) fn has_written(&self) -> bool {
         self.wrote.get()

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cluster::Observation;
 use protocol::frame::HEADER_LEN;
@@ -43,8 +43,8 @@ struct Relay {
     /// It began with an explicit transaction.
     in_transaction: bool,
     deadline: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
-    /// When a read was begun whose answer tells how fast the node is.
-    timed: Option<Instant>,
+    /// It was taken for a read whose answer, which has not begun yet, tells how fast the node is.
+    timed: bool,
     on_standby: bool,
 }
 
@@ -141,7 +141,7 @@ impl Session {
             local: false,
             in_transaction,
             deadline: None,
-            timed: self.times(unit).then(Instant::now),
+            timed: self.times(unit),
             on_standby,
         }
     }
@@ -333,8 +333,9 @@ impl Session {
             Poll::Ready(Ok(0)) => Err(End::NodeLost(std::io::ErrorKind::UnexpectedEof.into())),
             Poll::Ready(Ok(count)) => {
                 self.from_server.advance(count);
-                if let (Some(begun), Some(work)) = (relay.timed.take(), &self.work) {
-                    work.node().answered(begun.elapsed());
+                let waited = std::mem::take(&mut relay.timed).then(|| relay.watch.waited()).flatten();
+                if let (Some(waited), Some(work)) = (waited, &self.work) {
+                    work.node().answered(waited);
                 }
                 if let Some(node) = &relay.watch.node {
                     node.received_bytes.inc_by(count as u64);
