@@ -29,8 +29,8 @@ const IN_DOUBT: Duration = Duration::from_secs(5);
 const PATIENCE: u32 = 8;
 /// Standbys that never get there are waited for ever less often, down to once in so many reads.
 const MOST_PATIENCE: u32 = 2048;
-/// How long such a read may wait.
-const LONGEST_WAIT: Duration = Duration::from_millis(100);
+/// How long such a read may wait at least, whatever the sampler's rate.
+const LEAST_WAIT: Duration = Duration::from_millis(100);
 /// A standby is passed over that uses up so much more of the allowed lag than the best one.
 const CLEARLY_BEHIND: f64 = 0.25;
 
@@ -253,7 +253,7 @@ impl Session {
     /// Whether one came to show everything up to `seen`.
     async fn wait_for_standby(&mut self, topology: &Topology, seen: Moment) -> Result<bool, Interrupt> {
         let deps = &self.worker.shared.deps;
-        let limit = self.config.load().sr_check_min_period.saturating_mul(3).min(LONGEST_WAIT);
+        let limit = self.config.load().sr_check_min_period.saturating_mul(3).max(LEAST_WAIT);
         let (mut changes, freshness) = (deps.freshness.changes(), deps.freshness.clone());
         (deps.want_fresh)();
         let standbys: Vec<NodeId> = topology.usable_standbys().map(|node| node.id).collect();

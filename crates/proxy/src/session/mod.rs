@@ -9,6 +9,7 @@
 mod acquire;
 mod again;
 mod busy;
+mod choose;
 mod counting;
 mod deadline;
 mod doubt;
