@@ -19,7 +19,6 @@ pub(crate) fn seeds() -> Result<(u64, usize)> {
     Ok((first.unwrap_or(1), n.unwrap_or(ORDINARY)))
 }
 
-/// Without what `known.rs` names: DEALLOCATE and DISCARD ALL in a string or batch with other statements.
 const SQL: &[&str] = &[
     "SELECT 1",
     "SELECT 'two', NULL",
@@ -80,9 +79,23 @@ const SQL: &[&str] = &[
     "SELECT pg_try_advisory_lock(5)",
     "SELECT pg_advisory_unlock(5)",
     "SELECT nextval('sq')",
+    "PREPARE s1 AS SELECT 12",
+    "EXECUTE s1",
+    "EXECUTE s2",
+    "EXPLAIN (COSTS off) EXECUTE s1",
+    "DEALLOCATE s1",
+    "DEALLOCATE q1",
+    "DEALLOCATE ALL",
+    "DISCARD ALL",
+    "UNLISTEN ch",
+    "DROP TABLE x1",
+    "DECLARE h CURSOR WITH HOLD FOR SELECT id FROM t ORDER BY id",
+    "FETCH h",
+    "CLOSE h",
+    "CLOSE ALL",
 ];
 
-const STATEMENTS: [&str; 4] = ["", "", "s1", "s2"];
+const STATEMENTS: [&str; 5] = ["", "", "s1", "s2", "q1"];
 const PORTALS: [&str; 5] = ["", "", "", "p", "c"];
 
 /// The script of a seed.
@@ -135,7 +148,9 @@ fn name(random: &mut StdRng, of: &[&str]) -> String {
 fn put_some(random: &mut StdRng, step: &mut Step) {
     let kind = |random: &mut StdRng| if random.random_bool(0.5) { 'S' } else { 'P' };
     match random.random_range(0..100) {
-        0..28 => step.extend([Msg::Sync, Msg::Query(sql(random))]),
+        0..20 => step.extend([Msg::Sync, Msg::Query(sql(random))]),
+        // Inside of a batch that is not finished.
+        20..28 => step.push(Msg::Query(sql(random))),
         28..58 => put_batch(random, step),
         58..66 => step.push(Msg::Sync),
         66..70 => step.push(Msg::Flush),

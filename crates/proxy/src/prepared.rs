@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::statements::StatementId;
+use crate::statements::{StatementId, key};
 
 /// The statements that one backend holds, least recently used first out.
 #[derive(Debug, Default)]
@@ -11,6 +11,8 @@ pub struct Prepared {
     held: HashMap<StatementId, u64>,
     clock: u64,
     unnamed: Option<StatementId>,
+    /// What it has under names of clients' own; `None` where that is not known.
+    own: HashMap<Box<[u8]>, Option<StatementId>>,
 }
 
 /// A statement that a backend is to drop.
@@ -65,9 +67,40 @@ impl Prepared {
         self.unnamed = unnamed;
     }
 
+    /// What it has under the name `own` of a client's; the inner `None` is something.
+    #[must_use]
+    pub fn own(&self, own: &[u8]) -> Option<Option<StatementId>> {
+        self.own.get(key(own)).copied()
+    }
+
+    /// It has that under the name `own` of a client's, or something.
+    pub fn set_own(&mut self, own: &[u8], id: Option<StatementId>) {
+        self.own.insert(key(own).into(), id);
+    }
+
+    /// It has nothing of that name.
+    pub fn drop_own(&mut self, own: &[u8]) {
+        self.own.remove(key(own));
+    }
+
+    /// What it has of that name, if anything, is not known.
+    pub fn forget_own(&mut self, own: &[u8]) {
+        if let Some(id) = self.own.get_mut(key(own)) {
+            *id = None;
+        }
+    }
+
+    /// One more name is coming: gives one to close when there are `max`.
+    pub fn make_room_for_own(&mut self, max: usize) -> Option<Box<[u8]>> {
+        let full = self.own.len() >= max.max(1);
+        let name = full.then(|| self.own.keys().next().cloned()).flatten();
+        name.inspect(|name| self.drop_own(name))
+    }
+
     /// It holds none.
     pub fn clear(&mut self) {
         self.held.clear();
+        self.own.clear();
         self.unnamed = None;
     }
 

@@ -137,6 +137,32 @@ impl Settings {
         (!sql.is_empty()).then_some(sql)
     }
 
+    /// The names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.pairs.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Those that RESET ALL brings back.
+    pub fn names_that_reset_all_resets(&self) -> impl Iterator<Item = &str> {
+        self.plain().map(|(name, _)| name.as_str())
+    }
+
+    /// One statement that sets those of `names` that have a value here.
+    #[must_use]
+    pub fn values_of(&self, names: &[&str]) -> Option<String> {
+        let mut sql = String::new();
+        for (name, setting) in self.pairs.iter().filter(|(name, _)| names.contains(&name.as_str())) {
+            if let Setting::Value(value) = setting {
+                let start = if sql.is_empty() { "SELECT " } else { "," };
+                push(
+                    &mut sql,
+                    format_args!("{start}pg_catalog.set_config('{name}',{},false)", Literal(value)),
+                );
+            }
+        }
+        (!sql.is_empty()).then_some(sql)
+    }
+
     fn plain(&self) -> impl Iterator<Item = &(String, Setting)> {
         self.pairs.iter().filter(|(name, _)| name != ROLE && name != AUTHORIZATION)
     }
@@ -239,11 +265,11 @@ mod tests {
     }
 
     fn changed(settings: &Settings, sql: &str, defaults: &Settings) -> Settings {
-        let Some(router::SessionOp::Changes(changes)) = router::session_op(sql.as_bytes(), true) else {
-            panic!("{sql} is no change");
-        };
         let mut settings = settings.clone();
-        changes.iter().for_each(|change| settings.change(change, defaults));
+        for op in router::session_ops(sql.as_bytes(), true).unwrap() {
+            let router::SessionOp::Changes(changes) = op else { panic!("{sql} is no change") };
+            changes.iter().for_each(|change| settings.change(change, defaults));
+        }
         settings
     }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::{BufMut, BytesMut};
 use parking_lot::Mutex;
 use protocol::tracker::{Event, Token};
-use router::Verdict;
+use router::{Effect, Verdict};
 
 use crate::prepared::{Dropped, Prepared};
 
@@ -32,11 +32,21 @@ pub const NAME_PREFIX: &str = "pgweir_";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StatementId(u64);
 
+/// How a client made a statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// By Parse.
+    Parse,
+    /// By PREPARE: the text is that of the whole PREPARE.
+    Prepare,
+}
+
 /// A statement text with its parameter types.
 #[derive(Debug)]
 pub struct Statement {
     id: StatementId,
     name: Box<str>,
+    source: Source,
     verdict: Verdict,
     /// The last generation of a catalog under which it has that verdict.
     generation: AtomicU64,
@@ -63,6 +73,13 @@ impl Statement {
     }
 
     /// What its text says about itself, whatever the catalog says: not to be routed by.
+    /// How it was made.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// What its text says about itself.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         self.verdict
@@ -160,9 +177,30 @@ impl StatementCache {
         }
     }
 
-    /// The statement of that Parse message's tail; `classify` runs when it is new, under the catalog of
-    /// `generation`.
+    /// The statement of that Parse message's tail; `classify` runs when it is new.
     pub fn intern(&self, tail: &[u8], generation: u64, classify: impl FnOnce() -> Verdict) -> Arc<Statement> {
+        self.intern_as(Source::Parse, tail, generation, classify)
+    }
+
+    /// The statement that this PREPARE makes; it runs as what is prepared does.
+    pub fn intern_prepare(
+        &self,
+        text: &[u8],
+        generation: u64,
+        classify: impl FnOnce() -> Verdict,
+    ) -> Arc<Statement> {
+        let runs = || Verdict { effect: Effect::None, pin: None, ..classify() };
+        // No Parse message ends like that: this is not the same as a Parse of the text.
+        self.intern_as(Source::Prepare, &[text, b"\0PREPARE"].concat(), generation, runs)
+    }
+
+    fn intern_as(
+        &self,
+        source: Source,
+        tail: &[u8],
+        generation: u64,
+        classify: impl FnOnce() -> Verdict,
+    ) -> Arc<Statement> {
         let schema = self.schema();
         if let Some(known) = self.interned.lock().by_tail.get(tail).filter(|known| known.schema == schema) {
             return Arc::clone(known);
@@ -176,7 +214,7 @@ impl StatementCache {
         let generation = AtomicU64::new(generation);
         let (name, tail_too) = (id.name().into(), Arc::clone(&tail));
         let statement =
-            Arc::new(Statement { id, name, verdict, generation, tail: tail_too, schema, accepted });
+            Arc::new(Statement { id, source, name, verdict, generation, tail: tail_too, schema, accepted });
         if interned.by_tail.insert(Arc::clone(&tail), Arc::clone(&statement)).is_none() {
             interned.bytes += cost(&tail);
             interned.order.push_back(tail);
@@ -233,7 +271,7 @@ fn has_id(statement: &Option<Arc<Statement>>, id: StatementId) -> bool {
 }
 
 /// As much of a name as tells it from others.
-fn key(name: &[u8]) -> &[u8] {
+pub(crate) fn key(name: &[u8]) -> &[u8] {
     name.get(..NAME_LEN).unwrap_or(name)
 }
 
@@ -275,10 +313,27 @@ pub struct ClientStatements {
 }
 
 impl ClientStatements {
-    /// The statement of that name.
+    /// The statement of that name that was made by Parse.
     #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<&Arc<Statement>> {
+        self.any(name).filter(|statement| statement.source == Source::Parse)
+    }
+
+    /// The statement of that name that was made by PREPARE.
+    #[must_use]
+    pub fn get_by_sql(&self, name: &[u8]) -> Option<&Arc<Statement>> {
+        self.any(name).filter(|statement| statement.source == Source::Prepare)
+    }
+
+    /// The statement of that name, however it was made.
+    #[must_use]
+    pub fn any(&self, name: &[u8]) -> Option<&Arc<Statement>> {
         if name.is_empty() { self.unnamed.as_ref() } else { self.named.get(key(name)) }
+    }
+
+    /// The server has made `statement` as `name`, by PREPARE.
+    pub fn define_by_sql(&mut self, name: &[u8], statement: &Arc<Statement>) {
+        self.replace(name, Some(Arc::clone(statement)));
     }
 
     /// What was forwarded so far and what follows stand in different batches: one may fail and the other not.
@@ -296,7 +351,7 @@ impl ClientStatements {
     /// server has not said.
     #[must_use]
     pub fn is_unsettled(&self, name: &[u8]) -> bool {
-        let id = self.get(name).map(|statement| statement.id);
+        let id = self.any(name).map(|statement| statement.id);
         let concerns = |undo: &Undo| {
             let changes = undo.client.as_ref().is_some_and(|(changed, _)| key(changed) == key(name));
             changes || undo.asked.as_ref().is_some_and(|(asked, _)| !undo.unnamed && Some(asked.id) == id)

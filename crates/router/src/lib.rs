@@ -25,6 +25,7 @@ pub mod functions;
 mod hint;
 mod lexer;
 mod normal;
+pub mod ops;
 mod oversize;
 pub mod own;
 pub mod pick;
@@ -33,6 +34,7 @@ pub mod reason;
 mod scan;
 mod session;
 pub mod setting;
+mod state;
 mod statement;
 mod transaction;
 pub mod verdict;
@@ -44,9 +46,12 @@ pub use decide::{Policy, Redirect, Target, TxView, decide};
 pub use explain::{Explanation, explain};
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use functions::{FunctionCatalog, NoCatalog, Safety};
+pub use ops::{
+    RESERVED_PREFIX, Repeatable, SessionOp, StateOp, covers, disguised, session_ops, with_names_disguised,
+};
 pub use pick::{Algorithm, Choice, Loads, PeakEwma, Picker};
 pub use reason::Reason;
-pub use setting::{Change, SessionOp, local_value, session_op, setting_value, unpin_followed};
+pub use setting::{Change, local_value, setting_value, unpin_followed};
 pub use verdict::{
     Access, Changes, Effect, Hint, Isolation, Misroute, PinReason, StatementKind, TxControl, TxMode, Verdict,
 };

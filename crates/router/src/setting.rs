@@ -4,8 +4,9 @@
 //! understood here. What cannot be repeated everywhere with the same meaning is not given, and pins.
 
 use crate::lexer::{Kind, Lexer, Token};
+use crate::ops::{SessionOp, covers, session_ops};
 use crate::reason::Reason;
-use crate::verdict::{PinReason, Verdict};
+use crate::verdict::{Effect, PinReason, Verdict};
 
 /// One change of a session's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,25 +27,6 @@ pub enum Change {
     ResetAll,
 }
 
-/// What a statement does to the session's settings.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SessionOp {
-    /// SET and RESET, one after the other; empty for SET LOCAL.
-    Changes(Vec<Change>),
-    /// SAVEPOINT of that name (as PostgreSQL folds it).
-    Savepoint(Vec<u8>),
-    /// ROLLBACK TO that savepoint.
-    RollbackTo(Vec<u8>),
-    /// RELEASE of that savepoint.
-    Release(Vec<u8>),
-    /// DEALLOCATE of that prepared statement.
-    Deallocate(Vec<u8>),
-}
-
-/// More statements than this in one string are not taken apart.
-const MAX_STATEMENTS: usize = 64;
-/// Longer strings are not taken apart (bytes).
-const MAX_LEN: usize = 16 * 1024;
 /// Parameters that change how pgweir itself reads or routes what follows, or that are no settings at all.
 const NOT_REPEATED: [&str; 6] = [
     "seed",
@@ -55,43 +37,8 @@ const NOT_REPEATED: [&str; 6] = [
     "xmloption",
 ];
 
-/// What `sql` does to the session's settings when that is all that it does; `None` otherwise, and when it
-/// cannot be repeated.
-#[must_use]
-pub fn session_op(sql: &[u8], standard_conforming_strings: bool) -> Option<SessionOp> {
-    if sql.len() > MAX_LEN {
-        return None;
-    }
-    let tokens: Vec<Token<'_>> = Lexer::new(sql, standard_conforming_strings).collect();
-    let statements: Vec<&[Token<'_>]> =
-        tokens.split(|token| token.is_punct(";")).filter(|statement| !statement.is_empty()).collect();
-    if statements.len() > MAX_STATEMENTS {
-        return None;
-    }
-    if let [statement] = statements.as_slice()
-        && let Some(op) = savepoint(statement).or_else(|| deallocate(statement))
-    {
-        return Some(op);
-    }
-    let mut changes = Vec::new();
-    let mut others = false;
-    for statement in statements {
-        match (characteristics(statement), change(statement)) {
-            _ if standard_conforming_strings && sets_standard_strings(statement) => {}
-            (Some(modes), _) => changes.extend(modes),
-            (None, Some(change)) => changes.extend(change),
-            (None, None) if leaves_settings_alone(statement) => others = true,
-            (None, None) => return None,
-        }
-    }
-    // A SET among others pins, as before it was taken apart; a RESET among them pins nothing, and must be followed.
-    let resets = |change: &Change| matches!(change, Change::Reset { .. } | Change::ResetAll);
-    let followed = !others || (!changes.is_empty() && changes.iter().all(resets));
-    followed.then_some(SessionOp::Changes(changes))
-}
-
 /// `SET standard_conforming_strings = on`: changes nothing where strings are so. Rails says it at each connect.
-fn sets_standard_strings(tokens: &[Token<'_>]) -> bool {
+pub(crate) fn sets_standard_strings(tokens: &[Token<'_>]) -> bool {
     let rest = match tokens {
         [set, session, rest @ ..] if set.is("set") && session.is("session") => rest,
         [set, rest @ ..] if set.is("set") => rest,
@@ -100,32 +47,6 @@ fn sets_standard_strings(tokens: &[Token<'_>]) -> bool {
     let [name, sign, value] = rest else { return false };
     let on = value.is_any(&["on", "true", "yes"]) || matches!(value.text, b"'on'" | b"'true'" | b"1");
     name.is("standard_conforming_strings") && (sign.is("to") || sign.text == b"=") && on
-}
-
-/// A statement that neither changes settings nor begins or ends what a change would be undone with. Pools send such
-/// ones in one string with RESET ALL when they get a connection back.
-fn leaves_settings_alone(tokens: &[Token<'_>]) -> bool {
-    const OTHERWISE: [&str; 17] = [
-        "abort",
-        "begin",
-        "call",
-        "commit",
-        "create",
-        "deallocate",
-        "discard",
-        "do",
-        "end",
-        "execute",
-        "prepare",
-        "release",
-        "reset",
-        "rollback",
-        "savepoint",
-        "set",
-        "start",
-    ];
-    !tokens.iter().any(|token| token.is("set_config"))
-        && tokens.first().is_some_and(|first| first.is_name() && !first.is_any(&OTHERWISE))
 }
 
 /// The text of the value that a followed statement gives to its parameter: what stands behind the sign, or
@@ -171,17 +92,20 @@ fn text_of(token: &Token<'_>) -> Option<String> {
     }
 }
 
-/// A change of settings that can be repeated on any backend does not pin the session to one.
+/// What can be repeated on any backend does not pin the session to one: changes of settings, PREPARE.
 #[must_use]
 pub fn unpin_followed(verdict: Verdict, sql: &[u8], standard_conforming_strings: bool) -> Verdict {
-    let sets = verdict.reason == Reason::SessionControl && verdict.pin == Some(PinReason::SessionSetting);
-    if sets && session_op(sql, standard_conforming_strings).is_some() {
-        return Verdict { pin: None, ..verdict };
-    }
-    verdict
+    let Some(pin @ (PinReason::SessionSetting | PinReason::SqlPrepare)) = verdict.pin else { return verdict };
+    // Others, as a set_config among many expressions, show by their pin only that they are to be looked at.
+    let shows = verdict.reason == Reason::SessionControl
+        || verdict.effect == Effect::Statements
+        || verdict.statements > 1;
+    let ops = if shows { session_ops(sql, standard_conforming_strings) } else { None };
+    let followed = ops.is_some_and(|ops| covers(&ops, pin));
+    Verdict { pin: verdict.pin.filter(|_| !followed), ..verdict }
 }
 
-fn savepoint(tokens: &[Token<'_>]) -> Option<SessionOp> {
+pub(crate) fn savepoint(tokens: &[Token<'_>]) -> Option<SessionOp> {
     let (first, rest) = tokens.split_first()?;
     if first.is("savepoint") {
         return Some(SessionOp::Savepoint(name_of(rest)?));
@@ -197,15 +121,7 @@ fn savepoint(tokens: &[Token<'_>]) -> Option<SessionOp> {
     to.is("to").then(|| name_of(without(rest, "savepoint")).map(SessionOp::RollbackTo)).flatten()
 }
 
-/// `DEALLOCATE [PREPARE] name`; ALL is no name unless it is quoted.
-fn deallocate(tokens: &[Token<'_>]) -> Option<SessionOp> {
-    let (first, rest) = tokens.split_first()?;
-    let name = without(rest, "prepare");
-    let all = name.first().is_some_and(|name| name.is("all"));
-    (first.is("deallocate") && !all).then(|| name_of(name).map(SessionOp::Deallocate)).flatten()
-}
-
-fn without<'t, 'a>(tokens: &'t [Token<'a>], word: &str) -> &'t [Token<'a>] {
+pub(crate) fn without<'t, 'a>(tokens: &'t [Token<'a>], word: &str) -> &'t [Token<'a>] {
     match tokens.split_first() {
         Some((first, rest)) if first.is(word) && !rest.is_empty() => rest,
         _ => tokens,
@@ -221,7 +137,7 @@ fn name_of(tokens: &[Token<'_>]) -> Option<Vec<u8>> {
 }
 
 /// The change that one statement makes: none for SET LOCAL.
-fn change(tokens: &[Token<'_>]) -> Option<Option<Change>> {
+pub(crate) fn change(tokens: &[Token<'_>]) -> Option<Option<Change>> {
     let (first, rest) = tokens.split_first()?;
     if first.is("reset") {
         return reset(rest).map(Some);
@@ -245,7 +161,7 @@ fn change(tokens: &[Token<'_>]) -> Option<Option<Change>> {
 }
 
 /// `SET SESSION CHARACTERISTICS AS TRANSACTION modes`: the defaults of transactions by another name.
-fn characteristics(tokens: &[Token<'_>]) -> Option<Vec<Change>> {
+pub(crate) fn characteristics(tokens: &[Token<'_>]) -> Option<Vec<Change>> {
     let [set, session, characteristics, as_, transaction, modes @ ..] = tokens else { return None };
     let words = set.is("set")
         && session.is("session")
@@ -385,11 +301,11 @@ fn rebuilt(tokens: &[Token<'_>]) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// What the statements of `sql` change, when they all do.
     fn changes(sql: &str) -> Option<Vec<Change>> {
-        match session_op(sql.as_bytes(), true)? {
-            SessionOp::Changes(changes) => Some(changes),
-            other => panic!("{other:?}"),
-        }
+        let ops = session_ops(sql.as_bytes(), true)?.into_iter();
+        let all = ops.map(|op| if let SessionOp::Changes(changes) = op { Some(changes) } else { None });
+        all.collect::<Option<Vec<_>>>().map(|all| all.concat())
     }
 
     fn one(sql: &str, name: &str, statement: &str) {
@@ -426,34 +342,6 @@ mod tests {
     }
 
     #[test]
-    fn standard_strings_that_are_there_are_no_change() {
-        for sql in [
-            "SET standard_conforming_strings = on",
-            "SET SESSION standard_conforming_strings TO 'on'",
-            "SET standard_conforming_strings = on; SET standard_conforming_strings TO true",
-        ] {
-            assert_eq!(changes(sql), Some(vec![]), "{sql}");
-            assert_eq!(session_op(sql.as_bytes(), false), None, "{sql}");
-        }
-    }
-
-    #[test]
-    fn resets_among_others_are_followed() {
-        let asyncpg = "SELECT pg_advisory_unlock_all();\nCLOSE ALL;\nUNLISTEN *;\nRESET ALL;";
-        assert_eq!(changes(asyncpg), Some(vec![Change::ResetAll]));
-        reset_of("SELECT 1; RESET work_mem", "work_mem");
-        for sql in [
-            "SELECT 1",
-            "SELECT 1; SET work_mem = '5MB'; RESET ALL",
-            "SELECT set_config('a.b', f(), false); RESET ALL",
-            "BEGIN; RESET ALL; COMMIT",
-            "DO $$ $$; RESET ALL",
-        ] {
-            assert_eq!(session_op(sql.as_bytes(), true), None, "{sql}");
-        }
-    }
-
-    #[test]
     fn defaults_are_resets() {
         reset_of("RESET work_mem", "work_mem");
         reset_of("SET work_mem TO DEFAULT", "work_mem");
@@ -483,7 +371,6 @@ mod tests {
             "SET XML OPTION DOCUMENT",
             "SET SEED TO 0.5",
             "SET x FROM CURRENT",
-            "SET a.b = 1; SELECT 1",
             "SELECT set_config('a.b', 'v', true)",
             "SELECT set_config('a.b', 'v', false), 1",
             "SELECT set_config(n, 'v', false) FROM t",
@@ -492,7 +379,7 @@ mod tests {
             "RESET",
             "UPDATE t SET a = 1",
         ] {
-            assert_eq!(session_op(sql.as_bytes(), true), None, "{sql}");
+            assert_eq!(changes(sql), None, "{sql}");
         }
     }
 
@@ -540,22 +427,5 @@ mod tests {
         assert_eq!(pin("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"), None);
         assert_eq!(pin("SET standard_conforming_strings = off"), Some(PinReason::SessionSetting));
         assert_eq!(pin("LISTEN x"), Some(PinReason::Listen));
-    }
-
-    #[test]
-    fn savepoints_by_name() {
-        let op = |sql: &str| session_op(sql.as_bytes(), true).unwrap();
-        assert_eq!(op("SAVEPOINT Foo"), SessionOp::Savepoint(b"foo".to_vec()));
-        assert_eq!(op("SAVEPOINT \"Foo\";"), SessionOp::Savepoint(b"Foo".to_vec()));
-        assert_eq!(op("ROLLBACK WORK TO SAVEPOINT s"), SessionOp::RollbackTo(b"s".to_vec()));
-        assert_eq!(op("ROLLBACK TRANSACTION TO s"), SessionOp::RollbackTo(b"s".to_vec()));
-        assert_eq!(op("ROLLBACK TO savepoint"), SessionOp::RollbackTo(b"savepoint".to_vec()));
-        assert_eq!(op("RELEASE s"), SessionOp::Release(b"s".to_vec()));
-        assert_eq!(op("DEALLOCATE A3"), SessionOp::Deallocate(b"a3".to_vec()));
-        assert_eq!(op("deallocate prepare \"A3\""), SessionOp::Deallocate(b"A3".to_vec()));
-        assert_eq!(op("DEALLOCATE prepare"), SessionOp::Deallocate(b"prepare".to_vec()));
-        assert_eq!(session_op(b"DEALLOCATE ALL", true), None);
-        assert_eq!(session_op(b"ROLLBACK", true), None);
-        assert_eq!(session_op(b"SAVEPOINT a; SAVEPOINT b", true), None);
     }
 }

@@ -2,12 +2,13 @@
 
 use crate::functions::{self, FunctionCatalog, Safety};
 use crate::lexer::{Kind, Token};
+use crate::ops;
 use crate::query;
 use crate::reason::Reason;
 use crate::scan::{self, Scan};
 use crate::session;
 use crate::transaction;
-use crate::verdict::{Access, Changes, Misroute, PinReason, StatementKind, Verdict};
+use crate::verdict::{Access, Changes, Effect, Misroute, PinReason, StatementKind, Verdict};
 
 const QUERIES: &[&str] = &["select", "values", "table", "with"];
 const DEFINITIONS: &[&str] = &[
@@ -40,6 +41,14 @@ pub(crate) fn is_direct(first: &Token<'_>) -> bool {
 
 /// The verdict on the tokens of one statement (not empty, without its semicolon).
 pub(crate) fn classify(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
+    let verdict = without_names(tokens, catalog);
+    if verdict.effect == Effect::None && ops::names_statements(tokens) {
+        return verdict.with_effect(Effect::Statements);
+    }
+    verdict
+}
+
+fn without_names(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
     let Some((first, rest)) = tokens.split_first() else { return Verdict::empty() };
     if tokens.iter().any(|token| token.kind == Kind::Bad) {
         let query = first.is_any(QUERIES).then_some(StatementKind::Select);
@@ -371,6 +380,8 @@ fn prepare(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict>
     // A standby prepares it, and refuses to execute it.
     let writes = verdict.access == Access::Write
         && !matches!(verdict.reason, Reason::UnknownFunction | Reason::Unparsed);
-    let prepared = verdict.with_kind(StatementKind::Other).with_pin(Some(PinReason::SqlPrepare));
+    // What it leaves behind when it is executed counts from here on.
+    let pin = verdict.pin.or(Some(PinReason::SqlPrepare));
+    let prepared = verdict.with_kind(StatementKind::Other).with_pin(pin);
     Some(prepared.with_misroute(silent_if(writes)))
 }

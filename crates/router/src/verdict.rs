@@ -187,6 +187,8 @@ pub enum Effect {
     /// Nothing.
     #[default]
     None,
+    /// PREPARE, EXECUTE, DEALLOCATE: it names prepared statements.
+    Statements,
     /// DEALLOCATE ALL: the client's prepared statements are gone.
     DeallocateAll,
     /// DISCARD ALL: so are its settings, temp tables, locks, cursors and LISTENs.
@@ -385,6 +387,7 @@ fn merge_effects(a: Effect, b: Effect) -> Effect {
     match (a, b) {
         (Effect::DiscardAll, _) | (_, Effect::DiscardAll) => Effect::DiscardAll,
         (Effect::DeallocateAll, _) | (_, Effect::DeallocateAll) => Effect::DeallocateAll,
+        (Effect::Statements, _) | (_, Effect::Statements) => Effect::Statements,
         _ => Effect::None,
     }
 }

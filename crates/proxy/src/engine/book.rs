@@ -1,26 +1,36 @@
-//! The session's settings as the client sees them, followed through transactions and savepoints.
+//! The session's settings and what pins it, as the client sees them, followed through transactions and savepoints.
 //!
 //! A change counts when the server has answered it, and is taken back when the transaction that made it
-//! is rolled back. The client's settings and those that the backend carries change together: they differ
-//! only where a reset gives the backend the server's default and the client its own start-up value.
+//! is rolled back. The client's settings and those that the backend carries change together: behind a reset,
+//! which gives the server's default, the client's own start-up values are set again in the same write.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use protocol::message::TxStatus;
 use protocol::tracker::Push;
-use router::{Change, SessionOp};
+use router::{Change, PinReason, SessionOp};
 
+use super::pins::Pins;
 use crate::settings::Settings;
+use crate::statements::Statement;
 
 /// More savepoints than this in one transaction are not followed: the session is pinned.
 const MAX_SAVEPOINTS: usize = 1000;
 
-/// The client's settings and the backend's.
+/// What a statement on its way to the server will do.
+#[derive(Debug, Clone)]
+pub(super) struct Step {
+    pub(super) op: SessionOp,
+    /// The statement that PREPARE makes.
+    pub(super) made: Option<Arc<Statement>>,
+}
+
+/// What a rollback goes back to.
 #[derive(Debug, Clone, Default)]
-struct Pair {
-    client: Arc<Settings>,
-    backend: Arc<Settings>,
+struct Before {
+    settings: Arc<Settings>,
+    pins: Pins,
 }
 
 /// See the module's documentation.
@@ -28,17 +38,17 @@ struct Pair {
 pub(super) struct SettingsBook {
     startup: Arc<Settings>,
     client: Arc<Settings>,
+    pub(super) pins: Pins,
     /// As they were when the transaction made its first change.
-    at_begin: Option<Pair>,
-    savepoints: Vec<(Vec<u8>, Pair)>,
-    /// What statements on their way to the server will do.
-    pending: VecDeque<(Push, SessionOp)>,
+    at_begin: Option<Before>,
+    savepoints: Vec<(Vec<u8>, Before)>,
+    /// What statements on their way to the server will do, by message.
+    pending: VecDeque<(Push, VecDeque<Step>)>,
     /// What the portals of this batch will do.
-    portals: Vec<(Box<[u8]>, SessionOp)>,
+    portals: Vec<(Box<[u8]>, Step)>,
+    /// The truth value in the last row of a statement that is followed.
+    answer: Option<bool>,
     failed: bool,
-    rolled_back: bool,
-    /// More savepoints than are followed.
-    lost: bool,
 }
 
 impl SettingsBook {
@@ -53,51 +63,100 @@ impl SettingsBook {
         &self.client
     }
 
-    /// Something is beyond what is followed.
-    pub(super) fn is_lost(&self) -> bool {
-        self.lost
-    }
-
     /// A new backend: nothing is on its way.
     pub(super) fn bind(&mut self) {
         self.pending.clear();
         self.portals.clear();
-        self.savepoints.clear();
-        self.at_begin = None;
+        self.end_transaction();
         self.failed = false;
-        self.rolled_back = false;
+        self.answer = None;
     }
 
-    /// A simple Query of that effect is forwarded as `push`.
-    pub(super) fn query(&mut self, push: Push, op: Option<SessionOp>) {
-        self.pending.extend(op.map(|op| (push, op)));
+    /// A simple Query of those effects, one a statement, is forwarded as `push`.
+    pub(super) fn query(&mut self, push: Push, steps: VecDeque<Step>) {
+        if steps.iter().any(|step| !matches!(step.op, SessionOp::Nothing | SessionOp::Other)) {
+            self.pending.push_back((push, steps));
+        }
     }
 
     /// A portal is made from a statement of that effect.
-    pub(super) fn portal(&mut self, portal: &[u8], op: Option<SessionOp>) {
+    pub(super) fn portal(&mut self, portal: &[u8], step: Option<Step>) {
         self.portals.retain(|(known, _)| **known != *portal);
-        self.portals.extend(op.map(|op| (portal.into(), op)));
+        self.portals.extend(step.map(|step| (portal.into(), step)));
     }
 
-    /// That portal is executed as `push`.
-    pub(super) fn execute(&mut self, push: Push, portal: &[u8]) {
-        let op = self.portals.iter().find(|(known, _)| **known == *portal).map(|(_, op)| op.clone());
-        self.query(push, op);
+    /// That portal is executed as `push`; what it will do.
+    pub(super) fn execute(&mut self, push: Push, portal: &[u8]) -> Option<SessionOp> {
+        let step = self.portals.iter().find(|(known, _)| **known == *portal).map(|(_, step)| step.clone())?;
+        let op = step.op.clone();
+        self.query(push, VecDeque::from([step]));
+        Some(op)
     }
 
-    /// The server completed the statement `push` of the client with that tag.
-    pub(super) fn completed(&mut self, push: Push, tag: &[u8], backend: &mut Arc<Settings>) {
-        if self.pending.front().is_some_and(|(pending, _)| *pending == push)
-            && let Some((_, op)) = self.pending.pop_front()
-        {
-            return self.apply(op, backend);
+    /// What brings back the start-up values that these operations have reset.
+    pub(super) fn startup_again(&self, ops: &[SessionOp]) -> Option<String> {
+        if self.startup.is_empty() {
+            return None;
         }
-        match tag {
-            b"ROLLBACK" => self.rolled_back = true,
-            // Committed; should a new transaction be open at once, it begins with what is now.
-            b"COMMIT" | b"PREPARE TRANSACTION" if !self.failed => self.end_transaction(),
-            _ => {}
+        let mut reset: Vec<&str> = Vec::new();
+        for op in ops {
+            match op {
+                SessionOp::Changes(changes) => self.follow_resets(changes, &mut reset),
+                SessionOp::DiscardAll => reset = self.startup.names().collect(),
+                _ => {}
+            }
         }
+        self.startup.values_of(&reset)
+    }
+
+    fn follow_resets<'a>(&'a self, changes: &'a [Change], reset: &mut Vec<&'a str>) {
+        for change in changes {
+            match change {
+                Change::Set { name, .. } => reset.retain(|known| known != name),
+                Change::Reset { name } => reset.push(name),
+                Change::ResetAll => reset.extend(self.startup.names_that_reset_all_resets()),
+            }
+        }
+    }
+
+    /// Whether a row that answers `push` is one to look into.
+    pub(super) fn wants_row(&self, push: Push) -> bool {
+        self.pending.front().is_some_and(|(pending, steps)| {
+            *pending == push && matches!(steps.front(), Some(Step { op: SessionOp::State(_), .. }))
+        })
+    }
+
+    /// That row.
+    pub(super) fn row(&mut self, answer: Option<bool>) {
+        self.answer = answer;
+    }
+
+    /// The server completed a statement of the message `push` of the client with that tag. Gives back what it did
+    /// when that is about prepared statements.
+    pub(super) fn completed(&mut self, push: Push, tag: &[u8], backend: &mut Arc<Settings>) -> Option<Step> {
+        match self.next_step(push) {
+            Some(Step { op: SessionOp::Nothing | SessionOp::Other, .. }) | None => match tag {
+                b"ROLLBACK" => self.roll_back(backend),
+                // Committed; should a new transaction be open at once, it begins with what is now.
+                b"COMMIT" | b"PREPARE TRANSACTION" => self.end_transaction(),
+                _ => {}
+            },
+            Some(step) if step.op.statement().is_some() => return Some(step),
+            Some(step) => self.apply(step.op, backend),
+        }
+        None
+    }
+
+    fn next_step(&mut self, push: Push) -> Option<Step> {
+        let (pending, steps) = self.pending.front_mut()?;
+        if *pending != push {
+            return None;
+        }
+        let step = steps.pop_front();
+        if steps.is_empty() {
+            self.pending.pop_front();
+        }
+        step
     }
 
     /// The server failed in a statement of the client.
@@ -108,67 +167,83 @@ impl SettingsBook {
     /// The server is ready after the message `push`.
     pub(super) fn ready(&mut self, push: Push, status: TxStatus, backend: &mut Arc<Settings>) {
         self.pending.retain(|(pending, _)| *pending > push);
-        let undone = self.rolled_back || (self.failed && status == TxStatus::Idle);
-        if undone && let Some(pair) = self.at_begin.take() {
-            self.restore(pair, backend);
+        if self.failed && status == TxStatus::Idle {
+            self.roll_back(backend);
         }
-        self.rolled_back = false;
         if status == TxStatus::Idle {
             self.end_transaction();
             self.portals.clear();
             self.failed = false;
-        } else if undone {
-            self.savepoints.clear();
+            // Its descriptors end with the transaction (`be-fsstubs.c`).
+            self.pins.release(PinReason::LargeObject);
         }
     }
 
     /// DISCARD ALL.
     pub(super) fn discard(&mut self, backend: &mut Arc<Settings>) {
         self.end_transaction();
-        self.lost = false;
+        self.pins.clear();
         self.client = Arc::clone(&self.startup);
-        *backend = Arc::default();
+        *backend = Arc::clone(&self.startup);
     }
 
     fn end_transaction(&mut self) {
+        self.failed = false;
         self.at_begin = None;
         self.savepoints.clear();
     }
 
-    fn restore(&mut self, pair: Pair, backend: &mut Arc<Settings>) {
-        self.client = pair.client;
-        *backend = pair.backend;
+    fn roll_back(&mut self, backend: &mut Arc<Settings>) {
+        if let Some(before) = self.at_begin.take() {
+            self.restore(before, backend);
+        }
+        self.end_transaction();
     }
 
-    fn pair(&self, backend: &Arc<Settings>) -> Pair {
-        Pair { client: Arc::clone(&self.client), backend: Arc::clone(backend) }
+    fn restore(&mut self, before: Before, backend: &mut Arc<Settings>) {
+        self.client = before.settings;
+        *backend = Arc::clone(&self.client);
+        self.pins.roll_back(&before.pins);
+    }
+
+    fn now(&self) -> Before {
+        Before { settings: Arc::clone(&self.client), pins: self.pins.clone() }
     }
 
     fn apply(&mut self, op: SessionOp, backend: &mut Arc<Settings>) {
         match op {
             SessionOp::Changes(changes) => self.change(&changes, backend),
             SessionOp::Savepoint(name) => {
-                self.lost |= self.savepoints.len() >= MAX_SAVEPOINTS;
-                let pair = self.pair(backend);
-                self.savepoints.push((name, pair));
+                if self.savepoints.len() >= MAX_SAVEPOINTS {
+                    return self.pins.hold(PinReason::SessionSetting);
+                }
+                let now = self.now();
+                self.savepoints.push((name, now));
             }
             SessionOp::Release(name) => {
                 if let Some(at) = self.savepoint(&name) {
                     self.savepoints.truncate(at);
                 }
             }
-            // The statements' books follow that.
-            SessionOp::Deallocate(_) => {}
             SessionOp::RollbackTo(name) => {
                 self.failed = false;
                 let found = self.savepoint(&name);
                 self.savepoints.truncate(found.map_or(0, |at| at + 1));
                 match self.savepoints.last().cloned() {
-                    Some((_, pair)) => self.restore(pair, backend),
-                    // Made where nobody looked: in a string of several statements.
-                    None => self.lost |= self.at_begin.is_some(),
+                    Some((_, before)) => self.restore(before, backend),
+                    // Made where nobody looked: in a string that is not taken apart.
+                    None if self.at_begin.is_some() => self.pins.hold(PinReason::SessionSetting),
+                    None => {}
                 }
             }
+            SessionOp::State(op) => {
+                let now = self.now();
+                self.at_begin.get_or_insert(now);
+                let answer = self.answer.take();
+                self.pins.apply(op, answer);
+            }
+            // The tags of the last two say so already; the others are the statements' books'.
+            _ => {}
         }
     }
 
@@ -180,23 +255,23 @@ impl SettingsBook {
         if changes.is_empty() {
             return;
         }
-        let before = self.pair(backend);
-        self.at_begin.get_or_insert(before);
+        let now = self.now();
+        self.at_begin.get_or_insert(now);
         let mut client = (*self.client).clone();
-        let mut carried = (**backend).clone();
-        let server_defaults = Settings::default();
-        for change in changes {
-            client.change(change, &self.startup);
-            carried.change(change, &server_defaults);
-        }
+        changes.iter().for_each(|change| client.change(change, &self.startup));
         self.client = Arc::new(client);
-        *backend = if carried == *self.client { Arc::clone(&self.client) } else { Arc::new(carried) };
+        *backend = Arc::clone(&self.client);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn steps(sql: &str) -> VecDeque<Step> {
+        let ops = router::session_ops(sql.as_bytes(), true).unwrap();
+        ops.into_iter().map(|op| Step { op, made: None }).collect()
+    }
 
     /// Runs statements that all succeed, with the status after each; gives the client's settings.
     struct Session {
@@ -216,14 +291,14 @@ mod tests {
 
         fn run(&mut self, sql: &str, tag: &str, status: TxStatus) {
             self.push.0 += 1;
-            self.book.query(self.push, router::session_op(sql.as_bytes(), true));
+            self.book.query(self.push, steps(sql));
             self.book.completed(self.push, tag.as_bytes(), &mut self.backend);
             self.book.ready(self.push, status, &mut self.backend);
         }
 
         fn fail(&mut self, sql: &str, status: TxStatus) {
             self.push.0 += 1;
-            self.book.query(self.push, router::session_op(sql.as_bytes(), true));
+            self.book.query(self.push, steps(sql));
             self.book.error();
             self.book.ready(self.push, status, &mut self.backend);
         }
@@ -312,18 +387,66 @@ mod tests {
 
     #[test]
     fn a_reset_gives_the_client_its_startup_value() {
-        let mut session = Session::new(&[("timezone", "UTC")]);
+        let mut session = Session::new(&[("timezone", "UTC"), ("app.x", "it's")]);
+        let again = |session: &Session, sql: &str| {
+            let ops: Vec<_> = steps(sql).into_iter().map(|step| step.op).collect();
+            session.book.startup_again(&ops)
+        };
         session.run("SET timezone = 'Asia/Tokyo'", "SET", Idle);
+        assert_eq!(again(&session, "RESET work_mem; SELECT 1"), None);
+        assert_eq!(again(&session, "RESET timezone; SET timezone = 'Asia/Tokyo'"), None);
+        let zone = "SELECT pg_catalog.set_config('timezone',E'UTC',false)";
+        assert_eq!(again(&session, "RESET timezone").unwrap(), zone);
+        let both = "SELECT pg_catalog.set_config('app.x',E'it''s',false),pg_catalog.set_config('timezone',E'UTC',false)";
+        assert_eq!(again(&session, "RESET ALL").unwrap(), both);
+        assert_eq!(again(&session, "DISCARD ALL").unwrap(), both);
         session.run("RESET ALL", "RESET", Idle);
-        assert_eq!(session.backend.get("timezone"), None, "the server's default");
-        assert_eq!(**session.book.client(), Settings::new([("timezone".to_owned(), "UTC".to_owned())]));
-        assert!(session.book.client().statements_from(&session.backend).is_some());
+        assert!(session.has("timezone"));
+    }
+
+    #[test]
+    fn a_string_is_followed_statement_by_statement() {
+        let mut session = Session::new(&[]);
+        session.push.0 += 1;
+        session
+            .book
+            .query(session.push, steps("SET a.a = 1; BEGIN; SET a.b = 1; ROLLBACK; SET a.c = 1; SELECT 1"));
+        for tag in ["SET", "BEGIN", "SET", "ROLLBACK", "SET", "SELECT 1"] {
+            session.book.completed(session.push, tag.as_bytes(), &mut session.backend);
+        }
+        session.book.ready(session.push, Idle, &mut session.backend);
+        // BEGIN made the SET in front of it a part of the transaction.
+        assert!(!session.has("a.a") && !session.has("a.b") && session.has("a.c"));
+    }
+
+    #[test]
+    fn what_is_made_behind_a_rollback_in_one_batch_stays() {
+        let mut session = Session::new(&[]);
+        session.book.completed(Push(1), b"ROLLBACK", &mut session.backend);
+        for (push, sql, tag) in [(2, "SET a.b = 1", "SET"), (3, "CREATE TEMP TABLE x()", "CREATE TABLE")] {
+            session.book.query(Push(push), steps(sql));
+            session.book.completed(Push(push), tag.as_bytes(), &mut session.backend);
+        }
+        session.book.ready(Push(4), Idle, &mut session.backend);
+        assert!(session.has("a.b"));
+        assert_eq!(session.book.pins.reason(), Some(PinReason::TempTable));
+    }
+
+    #[test]
+    fn a_rolled_back_listen_does_not_hold() {
+        let mut session = Session::new(&[]);
+        session.run("BEGIN", "BEGIN", InTransaction);
+        session.run("LISTEN a", "LISTEN", InTransaction);
+        assert!(session.book.pins.reason().is_some());
+        session.run("ROLLBACK", "ROLLBACK", Idle);
+        assert_eq!(session.book.pins.reason(), None);
+        session.run("SELECT lo_open(1, 2)", "SELECT 1", InTransaction);
     }
 
     #[test]
     fn a_failed_batch_takes_it_back() {
         let mut session = Session::new(&[]);
-        session.book.portal(b"", router::session_op(b"SET a.b = 1", true));
+        session.book.portal(b"", steps("SET a.b = 1").pop_front());
         session.book.execute(Push(1), b"");
         session.book.completed(Push(1), b"SET", &mut session.backend);
         assert!(session.has("a.b"));
@@ -335,7 +458,7 @@ mod tests {
     #[test]
     fn what_is_skipped_changes_nothing() {
         let mut session = Session::new(&[]);
-        session.book.portal(b"p", router::session_op(b"SET a.b = 1", true));
+        session.book.portal(b"p", steps("SET a.b = 1").pop_front());
         session.book.error();
         session.book.execute(Push(2), b"p");
         session.book.ready(Push(3), Idle, &mut session.backend);

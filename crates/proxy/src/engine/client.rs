@@ -4,9 +4,10 @@ use bytes::BufMut;
 use protocol::frame::{HEADER_LEN, Header, frontend_header};
 use protocol::message::{self, TxStatus};
 use protocol::tracker::{Ask, Owner, Push};
-use router::{Change, PinReason, Reason, SessionOp, StatementKind, TxControl, Verdict};
+use router::{Reason, StatementKind, Verdict};
 
 use super::gate::Pass;
+use super::names::Ahead;
 use super::scan::query_verdict;
 use super::{Books, ClientStep, Engine, Env, Moved, Rest, Violation, put_query};
 use crate::buffer::Buf;
@@ -40,7 +41,8 @@ impl Engine {
             let Some(header) = frontend_header(buf.filled())? else {
                 return Ok(ClientStep::More(HEADER_LEN));
             };
-            if self.waits_for_name(header.tag, buf.filled()) || self.waits_for_reset(header.tag) {
+            if self.waits_for_name(header.tag, buf.filled()) || self.waits_for_reset(header.tag, outs.server)
+            {
                 return Ok(ClientStep::Hold);
             }
             if header.tag != b'X' && self.skips_locally(header.tag) {
@@ -92,8 +94,9 @@ impl Engine {
                 if self.is_local_portal(portal, outs.server) {
                     return Ok(None);
                 }
-                self.settings.execute(Push(self.tracker.last_push().0 + 1), portal);
+                let op = self.settings.execute(Push(self.tracker.last_push().0 + 1), portal);
                 self.ask(Ask::Execute, buf, outs.server, header);
+                self.executed(outs.server, op);
             }
             b'S' => {
                 self.end_of_batch();
@@ -168,30 +171,30 @@ impl Engine {
         if self.refuse_query(&verdict, env, books, buf, out, header.len) {
             return None;
         }
-        env.watch.statement(&verdict, message::query_text(buf.at(buf.position(), header.len)));
-        let (verdict, op) = if may_change_settings(&verdict) && buf.filled().len() >= header.len {
-            with_op(verdict, message::query_text(buf.at(buf.position(), header.len)), env)
-        } else {
-            (verdict, None)
-        };
-        self.note(&verdict);
-        self.resets |= op.as_ref().is_some_and(resets);
-        self.ddl |= verdict.kind == StatementKind::Ddl
-            && may_change_results(message::query_text(buf.at(buf.position(), header.len)));
-        if let Some(SessionOp::Deallocate(name)) = &op
-            && self.deallocate(books, out, name)
-        {
-            buf.consume(header.len);
-            return None;
-        }
+        let whole = buf.at(buf.position(), buf.filled().len().min(header.len));
+        let sql = message::query_text(whole).filter(|_| whole.len() == header.len);
+        env.watch.statement(&verdict, sql);
+        self.ddl |= verdict.kind == StatementKind::Ddl && may_change_results(sql);
+        let ops = self.follow(&verdict, sql, env);
+        self.note_reset(&verdict, &ops);
+        let disguised = self.disguise(&verdict, sql, env);
+        let steps = self.steps(&ops, env);
+        self.settle_names(env, books, out, &ops, Ahead::OfQuery);
         if !self.tracker.is_skipping() {
             self.statements.drop_unnamed();
             books.prepared.set_unnamed(None);
         }
         self.end_of_batch();
         self.tracker.push(Ask::Query, Owner::Client);
-        self.settings.query(self.tracker.last_push(), op);
-        self.forward(buf, out, header.len);
+        self.settings.query(self.tracker.last_push(), steps);
+        match disguised {
+            Some(text) => {
+                out.own(|own| put_query(own, &text));
+                buf.consume(header.len);
+            }
+            None => self.forward(buf, out, header.len),
+        }
+        self.chase(out, &ops);
         None
     }
 
@@ -221,28 +224,6 @@ impl Engine {
         self.client_rest = Some(Rest { left: len, pass: true });
         Rest::relay(&mut self.client_rest, buf, out);
     }
-}
-
-/// Whether a text of that verdict may be one that the settings' book follows.
-pub(super) fn may_change_settings(verdict: &Verdict) -> bool {
-    verdict.reason == Reason::SessionControl
-        || verdict.tx == TxControl::Savepoint
-        || verdict.pin == Some(PinReason::SessionSetting)
-        || verdict.statements > 1
-}
-
-/// What a text does to the settings; when that can be followed it does not pin.
-pub(super) fn with_op(verdict: Verdict, sql: Option<&[u8]>, env: &Env<'_>) -> (Verdict, Option<SessionOp>) {
-    let op = sql.and_then(|sql| router::session_op(sql, env.standard_conforming));
-    let followed = op.is_some() && verdict.pin == Some(PinReason::SessionSetting);
-    (Verdict { pin: verdict.pin.filter(|_| !followed), ..verdict }, op)
-}
-
-/// Whether it brings settings back to the server's defaults, which need not be the client's: those that it gave
-/// at its start are set anew before anything else runs.
-pub(super) fn resets(op: &SessionOp) -> bool {
-    let back = |change: &Change| matches!(change, Change::Reset { .. } | Change::ResetAll);
-    matches!(op, SessionOp::Changes(changes) if changes.iter().any(back))
 }
 
 /// Whether DDL of that text may give statements other result columns. What only adds or fills does not:

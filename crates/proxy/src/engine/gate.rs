@@ -3,11 +3,13 @@
 //! A backend on the primary takes everything. On a standby each unit is read ahead, and one that a
 //! standby must not get waits until the backend is free, to be routed anew.
 
+use bytes::BufMut;
 use protocol::frame::HEADER_LEN;
-use router::{Access, Effect, PinReason, SessionOp, TxControl, Verdict};
+use router::{Access, Effect, TxControl, Verdict};
 
 use super::prepare::named_statement;
 use super::{Boundary, Engine, Env, Scan, Violation, scan};
+use crate::out::Out;
 use protocol::message::TxStatus;
 
 /// What is known of the bytes that come next.
@@ -37,6 +39,11 @@ pub(super) enum Pass {
 impl Gate {
     pub(super) fn new(on_standby: bool, cleared: usize, barrier: bool) -> Self {
         Self { on_standby, cleared, barrier, alone: false, bound: false }
+    }
+
+    /// The backend is one of a standby.
+    pub(super) fn is_standby(&self) -> bool {
+        self.on_standby
     }
 
     /// A statement of that verdict must not run here, although the standby would take it.
@@ -89,7 +96,7 @@ impl Engine {
             Scan::Unit(unit) => unit,
         };
         let stays = !self.gate.alone || self.in_batch || unit.verdict.access == Access::Neutral;
-        if self.pin.is_some() || (stays && may_run_on_standby(&unit.verdict, unit.boundary)) {
+        if self.pin().is_some() || (stays && may_run_on_standby(&unit.verdict, unit.boundary)) {
             self.gate.cleared = unit.len;
             return Ok(Pass::Go);
         }
@@ -103,23 +110,21 @@ impl Engine {
         })
     }
 
-    /// What passes may pin the session, or leave the transaction status unknown.
-    pub(super) fn note(&mut self, verdict: &Verdict) {
-        self.gate.note(verdict);
-        self.changes = self.changes.max(verdict.changes);
-        self.resets |= matches!(verdict.effect, Effect::DeallocateAll | Effect::DiscardAll);
-        // A standby refuses what writes: nothing of it would be held there but the session.
-        let refused = self.gate.on_standby && verdict.access == Access::Write;
-        if self.pin.is_none() && !refused {
-            self.pin = verdict.pin;
-        }
-    }
-
     /// Whether a message must wait until DEALLOCATE ALL or DISCARD ALL has emptied the books: a statement
     /// or a pin behind it would be taken for what it has emptied.
-    pub(super) fn waits_for_reset(&mut self, tag: u8) -> bool {
+    pub(super) fn waits_for_reset(&mut self, tag: u8, out: &mut Out) -> bool {
         self.resets &= self.tracker.owes();
-        self.resets && !self.in_batch && !matches!(tag, b'S' | b'd' | b'c' | b'f')
+        let passes = matches!(tag, b'S' | b'H') && !self.guarded;
+        let waits = (self.resets || self.guarded) && self.tracker.owes();
+        if !waits || passes || self.tracker.in_copy() || matches!(tag, b'd' | b'c' | b'f') {
+            self.hastened = false;
+            return false;
+        }
+        if self.in_batch && !std::mem::replace(&mut self.hastened, true) {
+            // Its answers would wait for the end of the batch.
+            out.own(|own| own.put_slice(b"H\0\0\0\x04"));
+        }
+        true
     }
 
     /// Whether the message at the front is about a statement of which an earlier batch, still to be answered, says
@@ -132,16 +137,13 @@ impl Engine {
         let name = named_statement(tag, bytes);
         let text = match tag {
             b'Q' => bytes.get(HEADER_LEN..).and_then(|body| body.split(|byte| *byte == 0).next()),
+            b'P' => bytes.get(HEADER_LEN..).and_then(|body| body.split(|byte| *byte == 0).nth(1)),
             b'B' => name.and_then(|name| self.statements.get(name)).map(|statement| statement.sql()),
             _ => None,
         };
-        let deallocated = match text.and_then(|text| router::session_op(text, true)) {
-            Some(SessionOp::Deallocate(deallocated)) => Some(deallocated),
-            _ => None,
-        };
-        let names = [name, deallocated.as_deref()];
-        let unsettled = names.into_iter().flatten().find(|name| self.statements.is_unsettled(name));
-        self.unsettled = unsettled.map(Into::into);
+        let ops = text.and_then(|text| router::session_ops(text, true)).unwrap_or_default();
+        let mut names = ops.iter().filter_map(|op| op.statement()).chain(name);
+        self.unsettled = names.find(|name| self.statements.is_unsettled(name)).map(Into::into);
         self.unsettled.is_some()
     }
 
@@ -154,11 +156,6 @@ impl Engine {
             Some(name) => self.statements.is_unsettled(name),
             None => self.is_waiting(),
         }
-    }
-
-    /// The session's backend is not given back (session pooling has its own way).
-    pub fn set_pin(&mut self, pin: Option<PinReason>) {
-        self.pin = pin;
     }
 }
 

@@ -9,8 +9,11 @@
 
 mod book;
 mod client;
+mod follow;
 mod gate;
 mod local;
+mod names;
+mod pins;
 mod prepare;
 mod refuse;
 mod scan;
@@ -186,12 +189,11 @@ impl Rest {
 pub struct Engine {
     tracker: Tracker,
     statements: ClientStatements,
-    settings: book::SettingsBook,
+    settings: Box<book::SettingsBook>,
     /// Changes of parameters that the client was told of since its login.
     told: Parameters,
     client_rest: Option<Rest>,
     server_rest: Option<Rest>,
-    pin: Option<PinReason>,
     gate: gate::Gate,
     local: local::Local,
     /// Messages that fail in place of the client's.
@@ -210,6 +212,15 @@ pub struct Engine {
     fatal: Option<SqlState>,
     /// DEALLOCATE ALL or DISCARD ALL is on its way: what it empties is known by its answer only.
     resets: bool,
+    /// The server was asked for what stands before what waits.
+    hastened: bool,
+    /// What the server has under names of the client's was made ready in front of a Query, and may fail.
+    guarded: bool,
+    /// Names that were made ready on this backend.
+    touched: Vec<Box<[u8]>>,
+    chase: Option<Box<follow::Chase>>,
+    /// The client has used names like ours.
+    disguises: bool,
     /// The name that the next message waits for.
     unsettled: Option<Box<[u8]>>,
     /// A batch that goes on elsewhere, until the server has ended it here.
@@ -260,7 +271,7 @@ impl Engine {
     /// What holds the session to its backend.
     #[must_use]
     pub fn pin(&self) -> Option<PinReason> {
-        self.pin
+        self.settings.pins.reason()
     }
 
     /// The backend's side of the conversation.
@@ -278,7 +289,7 @@ impl Engine {
     /// The backend may go to somebody else.
     #[must_use]
     pub fn is_free(&self) -> bool {
-        self.is_settled() && self.tracker.is_clean() && self.pin.is_none() && self.begin.is_empty()
+        self.is_settled() && self.tracker.is_clean() && self.pin().is_none() && self.begin.is_empty()
     }
 
     /// Something is on its way from the server.
@@ -334,6 +345,8 @@ impl Engine {
         self.server_rest = None;
         self.fatal = None;
         self.resets = false;
+        (self.hastened, self.guarded, self.chase) = (false, false, None);
+        self.touched.clear();
         self.moving = None;
         self.in_batch = false;
         self.unsettled = None;

@@ -3,68 +3,27 @@
 
 use std::sync::Arc;
 
-use bytes::BufMut;
+use bytes::{BufMut, BytesMut};
 use protocol::frame::{HEADER_LEN, Header};
-use protocol::message::{self, Bind, Object, TxStatus, View};
+use protocol::message::{self, Bind, Object, View};
 use protocol::tracker::{Ask, Owner, Token};
-use router::{Effect, SessionOp, StatementKind, TxControl, Verdict};
+use router::{Effect, SessionOp, StatementKind, TxControl};
 
-use super::client::{ClientOuts, may_change_results, may_change_settings, resets, with_op};
-use super::{Books, Engine, Env, Passed, put_query};
+use super::client::{ClientOuts, may_change_results};
+use super::names::{Ahead, Real};
+use super::{Books, Engine, Env, Passed};
 use crate::buffer::Buf;
 use crate::out::Out;
-use crate::statements::{NAME_PREFIX, Statement, put_header};
+use crate::statements::{NAME_PREFIX, Source, Statement, put_header};
 
 /// A message of a token that no book waits for.
 pub(super) const NO_TOKEN: Token = Token(0);
 
 impl Engine {
-    /// DEALLOCATE of a statement that was made by Parse: it stays on the server for others, who is given one
-    /// without a text to deallocate. False when the client has no such statement, or the server will refuse
-    /// anyway.
-    pub(super) fn deallocate(&mut self, books: &mut Books, out: &mut Out, name: &[u8]) -> bool {
-        let failed = self.tracker.is_settled() && self.tracker.status() == TxStatus::Failed;
-        if failed || name.is_empty() || self.statements.get(name).is_none() {
-            return false;
-        }
-        let stand_in = format!("{NAME_PREFIX}0");
-        // Cannot fail, which would have the server ignore the Query behind it.
-        self.prepare_stand_in(out, &stand_in, "", NO_TOKEN);
-        self.statements.close_now(name);
-        self.statements.drop_unnamed();
-        books.prepared.set_unnamed(None);
-        out.own(|own| put_query(own, format!("DEALLOCATE {stand_in}").as_bytes()));
-        self.tracker.push(Ask::Query, Owner::Client);
-        self.end_of_batch();
-        true
-    }
-
-    /// As [`Engine::deallocate`], of a statement that is about to be bound: gives the one to bind in its place.
-    fn deallocation(
-        &mut self,
-        env: &Env<'_>,
-        out: &mut Out,
-        op: Option<&SessionOp>,
-    ) -> Option<Arc<Statement>> {
-        let Some(SessionOp::Deallocate(name)) = op else { return None };
-        let failed = self.tracker.is_settled() && self.tracker.status() == TxStatus::Failed;
-        if failed || name.is_empty() || self.statements.get(name).is_none() {
-            return None;
-        }
-        let stand_in = format!("{NAME_PREFIX}0");
-        let token = self.statements.close(name);
-        self.prepare_stand_in(out, &stand_in, "", token);
-        let sql = format!("DEALLOCATE {stand_in}");
-        Some(
-            env.cache
-                .intern(format!("{sql}\0\0\0").as_bytes(), env.generation, || (env.classify)(sql.as_bytes())),
-        )
-    }
-
     /// A statement of ours with that text, in place of the one before it; `token` is of what is to be taken back
     /// when the server does not come to it.
     pub(super) fn prepare_stand_in(&mut self, out: &mut Out, name: &str, sql: &str, token: Token) {
-        self.inject_close(out, name, NO_TOKEN, Owner::Ours);
+        self.inject_close(out, name.as_bytes(), NO_TOKEN, Owner::Ours);
         out.own(|own| {
             put_header(own, b'P', name.len() + sql.len() + 4);
             own.put_slice(name.as_bytes());
@@ -90,26 +49,40 @@ impl Engine {
             env.watch.passed(Passed::ServerParse);
             return self.ask(Ask::Parse(NO_TOKEN), buf, outs.server, header);
         };
-        let statement = env.cache.intern(parse.tail, env.generation, || (env.classify)(parse.sql));
+        let statement = self.parsed(env, &parse);
         // A name that is taken is refused by whom has it.
-        let taken = self.statements.get(parse.name).filter(|_| !parse.name.is_empty());
+        let taken = self.statements.any(parse.name).filter(|_| !parse.name.is_empty());
         let verdict = taken.unwrap_or(&statement).verdict();
         if self.is_local(&verdict, outs.server) {
             return;
         }
         env.watch.passed(Passed::ClientParse);
+        let named_by_sql = self.statements.get_by_sql(parse.name).is_some();
+        // The columns of what is executed are looked up now.
+        self.settle_named_by(env, books, outs.server, &statement, |op| {
+            matches!(op, SessionOp::Execute(_) | SessionOp::Explain(_))
+        });
         if parse.name.is_empty() {
             env.watch.passed(Passed::ServerParse);
             let token = self.statements.define(b"", &statement, Some(env.schema));
             books.prepared.set_unnamed(Some(statement.id()));
-            return self.ask(Ask::Parse(token), buf, outs.server, header);
+            if statement.sql() == parse.sql {
+                return self.ask(Ask::Parse(token), buf, outs.server, header);
+            }
+            buf.consume(header.len);
+            return self.inject_parse(env, outs.server, (&statement, ""), token, Owner::Client);
         }
         let name: Box<[u8]> = parse.name.into();
         buf.consume(header.len);
-        let failed = self.tracker.is_settled() && self.tracker.status() == TxStatus::Failed;
+        let failed = self.has_failed();
         // A failed transaction still takes what ends it.
         let refused = failed && statement.verdict().tx == TxControl::None;
-        if let Some(known) = self.statements.get(&name).cloned() {
+        if named_by_sql {
+            // The server has it under the client's name, and refuses the same: 42P05.
+            self.settle_name(env, books, outs.server, &name, Real::No, Ahead::InBatch);
+            outs.server.own(|own| statement.put_parse(own, &name));
+            self.tracker.push(Ask::Parse(NO_TOKEN), Owner::Client);
+        } else if let Some(known) = self.statements.get(&name).cloned() {
             // As the server would: 42P05, told of the name on the server, which is put right on the way back.
             self.ensure_prepared(env, books, outs.server, &known);
             self.inject_parse(env, outs.server, (&statement, known.name()), NO_TOKEN, Owner::Client);
@@ -122,6 +95,36 @@ impl Engine {
             self.inject_parse(env, outs.server, (&statement, statement.name()), token, Owner::Client);
         }
         self.follow_events(books);
+    }
+
+    /// The statement of a Parse message; names in it that could be ours are disguised.
+    fn parsed(&mut self, env: &Env<'_>, parse: &message::Parse<'_>) -> Arc<Statement> {
+        let statement = env.cache.intern(parse.tail, env.generation, || (env.classify)(parse.sql));
+        match self.disguise(&statement.verdict(), Some(parse.sql), env) {
+            Some(text) => {
+                let rest = parse.tail.get(parse.sql.len()..).unwrap_or_default();
+                env.cache.intern(&[&text, rest].concat(), env.generation, || (env.classify)(&text))
+            }
+            None => statement,
+        }
+    }
+
+    /// Makes ready the names that a statement's text is about, as far as they are `wanted`.
+    fn settle_named_by(
+        &mut self,
+        env: &Env<'_>,
+        books: &mut Books,
+        out: &mut Out,
+        statement: &Statement,
+        wanted: impl Fn(&SessionOp) -> bool,
+    ) {
+        if statement.verdict().effect == Effect::Statements {
+            let mut ops = router::session_ops(statement.sql(), env.standard_conforming).unwrap_or_default();
+            let one_of = ops.len();
+            // Of several the server takes none.
+            ops.retain(|op| one_of == 1 && wanted(op));
+            self.settle_names(env, books, out, &ops, Ahead::InBatch);
+        }
     }
 
     fn inject_parse(
@@ -143,17 +146,12 @@ impl Engine {
         let oldest = books.prepared.insert(statement.id(), env.max_prepared);
         for dropped in stale.into_iter().chain(oldest) {
             let token = self.statements.close_ours(dropped);
-            self.inject_close(out, &dropped.id.name(), token, Owner::Ours);
+            self.inject_close(out, dropped.id.name().as_bytes(), token, Owner::Ours);
         }
     }
 
-    fn inject_close(&mut self, out: &mut Out, name: &str, token: Token, owner: Owner) {
-        out.own(|own| {
-            put_header(own, b'C', name.len() + 2);
-            own.put_u8(b'S');
-            own.put_slice(name.as_bytes());
-            own.put_u8(0);
-        });
+    pub(super) fn inject_close(&mut self, out: &mut Out, name: &[u8], token: Token, owner: Owner) {
+        out.own(|own| put_object(own, b'C', name));
         self.tracker.push(Ask::Close(token), owner);
     }
 
@@ -164,6 +162,7 @@ impl Engine {
         out: &mut Out,
         statement: &Arc<Statement>,
     ) {
+        self.settle_named_by(env, books, out, statement, |_| true);
         let unasked = self.statements.take_unasked(statement.id());
         if !books.prepared.touch(statement.id()) || unasked {
             self.make_place(env, books, out, statement);
@@ -190,7 +189,8 @@ impl Engine {
             }
             View::Ready(bind) => bind,
         };
-        let known = self.statements.get(bind.statement).cloned();
+        let known = self.statements.any(bind.statement).cloned();
+        let by_sql = known.as_ref().is_some_and(|statement| statement.source() == Source::Prepare);
         if let Some(statement) =
             known.as_ref().filter(|statement| statement.verdict().effect == Effect::Console)
         {
@@ -207,7 +207,7 @@ impl Engine {
         env.watch.passed(Passed::Bind);
         self.in_batch = true;
         self.gate.bound = true;
-        let mut op = None;
+        let mut step = None;
         if let Some(statement) = &known {
             let verdict = env.verdict(statement);
             if let Some(why) = self.refusal(&verdict, Some(statement.sql()), env) {
@@ -215,51 +215,71 @@ impl Engine {
                 return None;
             }
             env.watch.statement(&verdict, Some(statement.sql()));
-            op = self.note_bound(env, verdict, statement);
+            let ops = self.follow(&verdict, Some(statement.sql()).filter(|_| !by_sql), env);
+            step = self.steps(&ops, env).pop_front();
+            self.ddl |= verdict.kind == StatementKind::Ddl && may_change_results(Some(statement.sql()));
         }
-        let stand_in = self.deallocation(env, out, op.as_ref());
-        self.settings.portal(bind.portal, op);
-        let unnamed = bind.statement.is_empty() && stand_in.is_none();
-        match stand_in.or(known) {
-            Some(statement) if unnamed => {
+        self.settings.portal(bind.portal, step);
+        match known.filter(|_| !by_sql) {
+            Some(statement) if bind.statement.is_empty() => {
                 self.ensure_unnamed(env, books, out, &statement);
                 self.ask(Ask::Bind, buf, out, header);
             }
             Some(statement) => {
                 self.ensure_prepared(env, books, out, &statement);
-                let rest = put_bind(out, &bind, statement.name(), header.len);
-                self.tracker.push(Ask::Bind, Owner::Client);
-                buf.consume(rest);
-                self.forward(buf, out, header.len - rest);
+                self.put_bind(out, buf, &bind_front(&bind, statement.name().as_bytes()), header.len);
             }
-            // The server says that there is none; one made by PREPARE is there, on this backend.
+            // The server says that there is none; one made by PREPARE is there.
             None => {
                 self.hide_unnamed(books, out, bind.statement);
-                self.ask(Ask::Bind, buf, out, header);
+                self.settle_name(env, books, out, bind.statement, Real::Yes, Ahead::InBatch);
+                match self.disguised(bind.statement) {
+                    Some(name) => self.put_bind(out, buf, &bind_front(&bind, &name), header.len),
+                    None => self.ask(Ask::Bind, buf, out, header),
+                }
             }
         }
         self.follow_events(books);
         None
     }
 
+    /// A Bind message of `len` bytes with another front.
+    fn put_bind(&mut self, out: &mut Out, buf: &mut Buf, front: &(Vec<u8>, usize, usize), len: usize) {
+        let (front, rest, length) = front;
+        out.own(|own| {
+            put_header(own, b'B', len - HEADER_LEN - length + front.len());
+            own.put_slice(front);
+        });
+        self.tracker.push(Ask::Bind, Owner::Client);
+        buf.consume(*rest);
+        self.forward(buf, out, len - rest);
+    }
+
+    /// Describe of a statement that was not made by Parse.
+    fn describe_other(
+        &mut self,
+        env: &Env<'_>,
+        books: &mut Books,
+        buf: &mut Buf,
+        out: &mut Out,
+        (name, header): (Box<[u8]>, Header),
+    ) {
+        self.hide_unnamed(books, out, &name);
+        self.settle_name(env, books, out, &name, Real::Yes, Ahead::InBatch);
+        let Some(other) = self.disguised(&name) else {
+            return self.ask(Ask::DescribeStatement, buf, out, header);
+        };
+        out.own(|own| put_object(own, b'D', &other));
+        self.tracker.push(Ask::DescribeStatement, Owner::Client);
+        buf.consume(header.len);
+    }
+
     /// The client has no such statement: the unnamed one that the backend may have is somebody else's.
     fn hide_unnamed(&mut self, books: &mut Books, out: &mut Out, name: &[u8]) {
         if name.is_empty() {
-            self.inject_close(out, "", NO_TOKEN, Owner::Ours);
+            self.inject_close(out, b"", NO_TOKEN, Owner::Ours);
             books.prepared.set_unnamed(None);
         }
-    }
-
-    /// What the statement that is bound means for the session.
-    fn note_bound(&mut self, env: &Env<'_>, verdict: Verdict, statement: &Statement) -> Option<SessionOp> {
-        let (verdict, op) = match may_change_settings(&verdict) {
-            true => with_op(verdict, Some(statement.sql()), env),
-            false => (verdict, None),
-        };
-        self.note(&verdict);
-        self.resets |= op.as_ref().is_some_and(resets);
-        self.ddl |= verdict.kind == StatementKind::Ddl && may_change_results(Some(statement.sql()));
-        op
     }
 
     fn ensure_unnamed(
@@ -269,6 +289,7 @@ impl Engine {
         out: &mut Out,
         statement: &Arc<Statement>,
     ) {
+        self.settle_named_by(env, books, out, statement, |_| true);
         if !books.prepared.is_unnamed(statement.id()) {
             let token = self.statements.prepare_ours(statement, env.schema, true);
             books.prepared.set_unnamed(Some(statement.id()));
@@ -304,25 +325,26 @@ impl Engine {
             }
             (b'D', Some((_, Some(statement)))) => {
                 self.ensure_prepared(env, books, out, &statement);
-                let name = statement.name();
-                out.own(|own| {
-                    put_header(own, b'D', name.len() + 2);
-                    own.put_u8(b'S');
-                    own.put_slice(name.as_bytes());
-                    own.put_u8(0);
-                });
+                out.own(|own| put_object(own, b'D', statement.name().as_bytes()));
                 self.tracker.push(Ask::DescribeStatement, Owner::Client);
                 buf.consume(header.len);
             }
-            (b'D', Some((name, None))) => {
-                self.hide_unnamed(books, out, name);
-                self.ask(Ask::DescribeStatement, buf, out, header);
-            }
+            (b'D', Some((name, None))) => self.describe_other(env, books, buf, out, (name.into(), header)),
             (b'D', None) => self.ask(Ask::DescribePortal, buf, out, header),
             (_, Some((name, Some(_)))) if !name.is_empty() => {
                 // The statement stays for others; closing one that never was gives the same answer.
                 let token = self.statements.close(name);
-                self.inject_close(out, &format!("{NAME_PREFIX}0"), token, Owner::Client);
+                books.prepared.forget_own(name);
+                self.inject_close(out, format!("{NAME_PREFIX}0").as_bytes(), token, Owner::Client);
+                buf.consume(header.len);
+            }
+            (_, Some((name, None))) if !name.is_empty() => {
+                let by_sql = self.statements.get_by_sql(name).is_some();
+                let token = self.statements.close(name);
+                // What the backend has under that name is the client's, or somebody else's.
+                let closed = if by_sql { name.to_vec() } else { format!("{NAME_PREFIX}0").into_bytes() };
+                books.prepared.forget_own(name);
+                self.inject_close(out, &closed, token, Owner::Client);
                 buf.consume(header.len);
             }
             (_, Some((name, _))) => {
@@ -338,6 +360,14 @@ impl Engine {
     }
 }
 
+/// Describe or Close of a statement.
+fn put_object(own: &mut BytesMut, tag: u8, name: &[u8]) {
+    put_header(own, tag, name.len() + 2);
+    own.put_u8(b'S');
+    own.put_slice(name);
+    own.put_u8(0);
+}
+
 /// The statement that a message names, when as much of it has arrived.
 pub(super) fn named_statement(tag: u8, message: &[u8]) -> Option<&[u8]> {
     let body = message.get(HEADER_LEN..)?;
@@ -349,16 +379,8 @@ pub(super) fn named_statement(tag: u8, message: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The front of a Bind message of `len` bytes, of the statement that the server knows as `name`; how long it was in
-/// the client's.
-fn put_bind(out: &mut Out, bind: &Bind<'_>, name: &str, len: usize) -> usize {
-    let body = len - 1 - 4 - bind.statement.len() + name.len();
-    out.own(|own| {
-        put_header(own, b'B', body);
-        own.put_slice(bind.portal);
-        own.put_u8(0);
-        own.put_slice(name.as_bytes());
-        own.put_u8(0);
-    });
-    bind.rest
+/// The front of a Bind message, behind its length, of the statement that the server knows as `name`; how long it was
+/// in the client's and how long the client's name is.
+fn bind_front(bind: &Bind<'_>, name: &[u8]) -> (Vec<u8>, usize, usize) {
+    ([bind.portal, b"\0", name, b"\0"].concat(), bind.rest, bind.portal.len() + bind.statement.len() + 2)
 }

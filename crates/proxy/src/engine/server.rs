@@ -6,11 +6,13 @@ use protocol::frame::{HEADER_LEN, backend_header};
 use protocol::message::{self, TxStatus};
 use protocol::sqlstate::SqlState;
 use protocol::tracker::{Fate, Push};
-use router::{Changes, PinReason};
+use router::Changes;
 
-use super::{Books, Engine, Moved, Passed, Rest, Violation, Watch};
+use super::follow::Chased;
+use super::{Books, Engine, Moved, Passed, Rest, Violation, Watch, pins};
 use crate::buffer::Buf;
 use crate::out::Out;
+use crate::settings::Parameters;
 use crate::statements::{NAME_PREFIX, StatementId, put_header};
 
 /// PostgreSQL's words for a statement whose columns have changed since it was parsed (`plancache.c`). In
@@ -18,6 +20,9 @@ use crate::statements::{NAME_PREFIX, StatementId, put_header};
 const CACHED_PLAN: &[u8] = b"cached plan must not change result type";
 /// The largest error that is looked into; a larger one passes unread.
 const ERROR_LIMIT: usize = 64 * 1024;
+
+/// The largest row that is looked into: one of a truth value is smaller.
+const ROW_LIMIT: usize = 64;
 
 /// Where relaying stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,17 +53,27 @@ impl Engine {
             }
             let Some(header) = backend_header(buf.filled())? else { return Ok(ServerStep::More(HEADER_LEN)) };
             let whole = buf.filled().len() >= header.len;
-            if !whole && must_be_whole(header.tag, header.len) {
+            let row = header.tag == b'D' && self.wants_row(header.len);
+            if !whole && (row || must_be_whole(header.tag, header.len)) {
                 return Ok(ServerStep::More(header.len));
             }
             let message = buf.at(buf.position(), header.len);
             let push = self.tracker.next_push().unwrap_or_default();
             let status = message::ready_status(message).filter(|_| header.tag == b'Z');
             let mut fate = self.tracker.on_server(header.tag, status)?;
-            if header.tag == b'S' {
+            if header.tag == b'S' && self.chase.is_none() {
                 fate = self.told(fate, message);
             }
-            let failed = self.look_into(header.tag, message, books, watch);
+            self.begin_chase(push, books);
+            let failed = self.look_into((header.tag, push), message, books, watch);
+            match self.chased(header.tag, push, books) {
+                Chased::No => {}
+                Chased::Hidden => fate = Fate::Swallow,
+                Chased::Last(changes) => {
+                    fate = Fate::Pass;
+                    self.tell(&changes, out);
+                }
+            }
             if fate == Fate::Pass && status.is_some() {
                 watch.passed(Passed::Ready);
             }
@@ -72,7 +87,9 @@ impl Engine {
             if fate == Fate::Pass
                 && header.tag == b'E'
                 && whole
-                && (self.put_refusal(push, message, out) || put_renamed(&self.statements, message, out))
+                && (self.put_refusal(push, message, out)
+                    || put_renamed(&self.statements, message, out)
+                    || self.put_undisguised(message, out))
             {
                 buf.consume(header.len);
             } else {
@@ -102,15 +119,30 @@ impl Engine {
         Fate::Pass
     }
 
+    /// Tells the client of parameters.
+    fn tell(&mut self, changes: &Parameters, out: &mut Out) {
+        for (name, value) in changes.iter() {
+            self.told.set(name, value);
+            out.own(|own| {
+                put_header(own, b'S', name.len() + value.len() + 2);
+                own.put_slice(name.as_bytes());
+                own.put_u8(0);
+                own.put_slice(value.as_bytes());
+                own.put_u8(0);
+            });
+        }
+    }
+
     /// What the books and the metrics learn from a message. An error of our own set-up is given back.
     fn look_into(
         &mut self,
-        tag: u8,
+        (tag, push): (u8, Push),
         message: &[u8],
         books: &mut Books,
         watch: &dyn Watch,
     ) -> Option<PgError> {
         match tag {
+            b'D' if self.wants_row(message.len()) => self.settings.row(pins::truth(message)),
             b'C' => self.on_tag(message, books),
             b'S' => {
                 if let Some((name, value)) = message::parameter_status(message) {
@@ -119,10 +151,19 @@ impl Engine {
             }
             b'Z' => self.on_ready(watch),
             b'N' => self.on_notice(message),
-            b'E' => return self.on_error(message, watch),
+            b'E' => {
+                self.doubt_names(books);
+                let ours = self.on_error(message, watch);
+                return ours.filter(|_| !self.is_second_of_chase(push));
+            }
             _ => {}
         }
         None
+    }
+
+    /// Whether a DataRow of `len` bytes is one to look into.
+    fn wants_row(&self, len: usize) -> bool {
+        len <= ROW_LIMIT && self.tracker.next_push().is_some_and(|push| self.settings.wants_row(push))
     }
 
     fn on_ready(&mut self, watch: &dyn Watch) {
@@ -145,14 +186,13 @@ impl Engine {
         match (tag, fate) {
             (b'C', Fate::Pass) => {
                 let tag = message::command_tag(message).unwrap_or_default();
-                self.settings.completed(push, tag, &mut books.settings);
+                if let Some(step) = self.settings.completed(push, tag, &mut books.settings) {
+                    self.named(step.op, step.made, books);
+                }
             }
             (b'E', Fate::Pass) => self.settings.error(),
             (b'Z', _) => {
                 self.settings.ready(push, self.tracker.status(), &mut books.settings);
-                if self.settings.is_lost() {
-                    self.pin.get_or_insert(PinReason::SessionSetting);
-                }
             }
             _ => {}
         }
@@ -168,7 +208,6 @@ impl Engine {
         self.statements.clear();
         books.prepared.clear();
         if discard {
-            self.pin = None;
             self.settings.discard(&mut books.settings);
         }
     }

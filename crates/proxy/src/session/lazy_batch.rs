@@ -82,7 +82,7 @@ impl Session {
 
     fn read_parse(&self, batch: &mut Batch, message: &[u8], knowledge: &Knowledge) -> Option<u8> {
         let parse = message::parse(message)?;
-        let taken = !parse.name.is_empty() && self.engine.statements().get(parse.name).is_some();
+        let taken = !parse.name.is_empty() && self.engine.statements().any(parse.name).is_some();
         if taken || !batch.tags.is_empty() {
             return None;
         }

@@ -68,7 +68,7 @@ impl Session {
                 (b'P', Some(parse)) => {
                     // A name that is in use is for the server to refuse.
                     let known =
-                        self.engine.statements().get(parse.name).is_some() || names.contains(&parse.name);
+                        self.engine.statements().any(parse.name).is_some() || names.contains(&parse.name);
                     names.push(parse.name);
                     let found = cache.find(parse.tail).filter(|found| found.is_accepted(schema));
                     statements.extend(found.clone());

@@ -259,8 +259,12 @@ impl Session {
             TxStatus::Idle => ClientState::Held,
             _ => ClientState::InTransaction,
         });
-        if let Some(pin) = self.engine.pin().filter(|_| self.client.entry.pin() != self.engine.pin()) {
-            self.client.entry.set_pin(Some(pin));
+        let pin = self.engine.pin();
+        if pin == self.client.entry.pin() {
+            return;
+        }
+        self.client.entry.set_pin(pin);
+        if let Some(pin) = pin {
             let position = router::PinReason::ALL.iter().position(|known| *known == pin);
             self.worker.shared.deps.metrics.pins.inc(position.unwrap_or_default());
             tracing::debug!(client = self.client.entry.id, reason = pin.as_str(), "session pinned");
@@ -348,6 +352,7 @@ impl Session {
 
     /// Client to server: one flush, then what is there as far as it may go, then one read.
     fn poll_client(&mut self, relay: &mut Relay, cx: &mut Context<'_>) -> Result<bool, End> {
+        self.engine.end_guarded(&mut self.to_server);
         if !self.to_server.is_empty() && !self.poll_flush_server(relay, cx)? {
             return Ok(false);
         }

@@ -118,11 +118,10 @@ mod tests {
     fn set(statements: &[&str]) -> Settings {
         let mut settings = Settings::default();
         for statement in statements {
-            let Some(router::SessionOp::Changes(changes)) = router::session_op(statement.as_bytes(), true)
-            else {
-                panic!("{statement} is not followed");
-            };
-            changes.iter().for_each(|change: &Change| settings.change(change, &Settings::default()));
+            for op in router::session_ops(statement.as_bytes(), true).unwrap() {
+                let router::SessionOp::Changes(changes) = op else { panic!("{statement} is not followed") };
+                changes.iter().for_each(|change: &Change| settings.change(change, &Settings::default()));
+            }
         }
         settings
     }

@@ -21,6 +21,7 @@ pub(crate) fn line(verdict: &Verdict) -> String {
         Effect::DeallocateAll => line.push_str(" effect:deallocate_all"),
         Effect::DiscardAll => line.push_str(" effect:discard_all"),
         Effect::Console => line.push_str(" effect:console"),
+        Effect::Statements => line.push_str(" effect:statements"),
     }
     if verdict.statements != 1 {
         line.push_str(&format!(" n:{}", verdict.statements));
