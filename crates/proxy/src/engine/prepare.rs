@@ -191,9 +191,8 @@ impl Engine {
         };
         let known = self.statements.any(bind.statement).cloned();
         let by_sql = known.as_ref().is_some_and(|statement| statement.source() == Source::Prepare);
-        if let Some(statement) =
-            known.as_ref().filter(|statement| statement.verdict().effect == Effect::Console)
-        {
+        let console = |statement: &&Arc<Statement>| statement.verdict().effect == Effect::Console;
+        if let Some(statement) = known.as_ref().filter(console) {
             if seen.len() < header.len {
                 return Some(header.len);
             }

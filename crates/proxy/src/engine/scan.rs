@@ -192,7 +192,7 @@ impl<'a> Walk<'a> {
             return *verdict;
         }
         // An unknown name fails anywhere.
-        known.get(name).map_or(Verdict::empty(), |statement| env.verdict(statement))
+        known.any(name).map_or(Verdict::empty(), |statement| env.verdict(statement))
     }
 
     /// Statements that are parsed only are parsed where they may be run.
