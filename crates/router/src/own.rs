@@ -1,7 +1,8 @@
 //! pgweir's own parameters: to a server they are placeholders that take any value, so what they may be is known here.
 
 use crate::lexer::{Kind, Lexer, Token};
-use crate::setting::{Change, SessionOp};
+use crate::ops::SessionOp;
+use crate::setting::Change;
 
 /// How old a session's reads may be.
 pub const CONSISTENCY: &str = "pgweir.consistency";
@@ -81,10 +82,10 @@ fn text_of(token: &Token<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session_op;
+    use crate::session_ops;
 
     fn bad(sql: &str) -> Option<String> {
-        bad_value(&session_op(sql.as_bytes(), true)?).map(|bad| bad.value)
+        session_ops(sql.as_bytes(), true)?.iter().find_map(bad_value).map(|bad| bad.value)
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub(super) enum Chased {
 }
 
 /// Whether a text of that verdict may be one that the books follow.
-fn may_concern_session(verdict: &Verdict) -> bool {
+pub(super) fn may_concern_session(verdict: &Verdict) -> bool {
     verdict.reason == Reason::SessionControl
         || verdict.statements > 1
         || verdict.pin.is_some()

@@ -13,7 +13,7 @@ use protocol::tracker::{Ask, Owner, Push};
 use router::Verdict;
 use router::own::BadValue;
 
-use super::client::may_change_settings;
+use super::follow::may_concern_session;
 use super::prepare::NO_TOKEN;
 use super::{Books, Engine, Env, put_query};
 use crate::buffer::Buf;
@@ -63,9 +63,9 @@ impl Engine {
         if self.gate.refuses(verdict) {
             return Some(Box::new(misplaced()));
         }
-        let sql = sql.filter(|_| may_change_settings(verdict))?;
-        let op = router::session_op(sql, env.standard_conforming)?;
-        router::own::bad_value(&op).map(|bad| Box::new(bad_setting(&bad)))
+        let sql = sql.filter(|_| may_concern_session(verdict))?;
+        let ops = router::session_ops(sql, env.standard_conforming)?;
+        ops.iter().find_map(router::own::bad_value).map(|bad| Box::new(bad_setting(&bad)))
     }
 
     /// Sends a Bind that fails in place of the client's, which need not be whole.
