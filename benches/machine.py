@@ -150,3 +150,15 @@ def cpu_seconds(root):
         except (OSError, IndexError):
             continue
     return ticks / TICKS
+
+
+def resident_kb(root):
+    """The resident set of a process and all that descend from it (kB)."""
+    total = 0
+    for pid in process_tree(root):
+        try:
+            with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+                total += sum(int(line.split()[1]) for line in file if line.startswith("VmRSS:"))
+        except OSError:
+            continue
+    return total

@@ -8,6 +8,7 @@ import sys
 
 import machine
 import report
+from idle import Idle
 from peers import POOL, Setup, start_peers
 from servers import ROWS_OF_TEST_1, clean_environment
 
@@ -176,4 +177,6 @@ ALL = {workload.name: workload for workload in (
     Capacity("capacity", "Capacity grows with the nodes", "Pools of 4 backends a node and a statement that takes 5 ms "
              "(`select pg_sleep(0.005)`): a node can serve at most 800 transactions per second.", ("simple",), (32,),
              script="select pg_sleep(0.005);\n", threads=2, pool_size=4),
+    Idle("idle", "Memory of idle clients", "Clients that have logged in and wait. HAProxy needs a server's process for each, "
+         "Pgpool-II one of its own.", 5000),
 )}
