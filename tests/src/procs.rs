@@ -182,12 +182,28 @@ pub fn profile_dir() -> Result<PathBuf> {
     Ok(dir.to_owned())
 }
 
-/// A port that was free a moment ago.
+/// Where ports are taken from: below those that Linux gives to whoever connects.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+
+/// A free port that no other test gets while this process lives: many run at once, and each learns of its ports
+/// long before it listens on them.
 ///
 /// # Errors
-/// When no port can be bound.
+/// When claims cannot be written, or no port can be bound.
 pub fn free_port() -> io::Result<u16> {
-    Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+    let uid = rustix::process::getuid().as_raw();
+    let claims = std::env::temp_dir().join(format!("pgweir-test-ports-{uid}"));
+    fs::create_dir_all(&claims)?;
+    for _ in 0..1000 {
+        let port = rand::random_range(PORTS);
+        let claim = fs::File::create(claims.join(port.to_string()))?;
+        if claim.try_lock().is_ok() && std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            // Claimed for as long as the process lives.
+            std::mem::forget(claim);
+            return Ok(port);
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AddrInUse, "no free port"))
 }
 
 /// Where rigs live: `TMPDIR` when it is set, else memory (`/dev/shm`) when it has room, else the
