@@ -2,6 +2,8 @@
 # postgres_fdw with the pooler as its foreign server. It sets search_path, TimeZone and others when it connects, opens
 # a REPEATABLE READ transaction for each of ours, reads by cursors and writes by prepared statements.
 . "$(dirname "$0")/common.sh"
+# Nothing here keeps a backend between transactions.
+wants shared || exit 0
 
 schema="s_$TAG"
 export PGAPPNAME="$TAG"
