@@ -50,8 +50,9 @@ table! {
         listen_addresses: Vec<String>, Limits::none(), r#"["localhost"]"#, Restart, Active;
         /// The TCP port, and the number in the socket's name.
         port: u16, Limits::count(1, 65535), "9999", Restart, Active;
-        /// A second port whose sessions are routed to standbys only.
-        read_only_port: Option<u16>, Limits::count(1, 65535).off(Off::Word("off")), "off", Restart, Unsupported;
+        /// A second TCP port, on the same addresses, for clients that choose themselves: everything there goes to a
+        /// standby (to the primary while there is none), and writes fail as they do on one.
+        read_only_port: Option<u16>, Limits::count(1, 65535).off(Off::Word("off")), "off", Restart, Active;
         /// Directories for the Unix socket `.s.PGSQL.<port>`. The default applies only if that directory
         /// exists when the configuration is loaded; else there is no Unix socket.
         unix_socket_directories: Vec<String>, Limits::none(), r#"["/var/run/pgweir"]"#, Restart, Active;

@@ -112,6 +112,14 @@ pub(crate) fn as_a_primary_reports(mut parameters: Parameters) -> Parameters {
     parameters
 }
 
+/// On `read_only_port` it stands for a standby.
+pub(crate) fn as_a_standby_reports(mut parameters: Parameters) -> Parameters {
+    if parameters.get("in_hot_standby").is_some() {
+        parameters.set("in_hot_standby", "on");
+    }
+    parameters
+}
+
 /// What needs no server to be known: no settings, or a plain application name.
 fn foreseeable(settings: &Settings) -> Option<Parameters> {
     let mut changes = Parameters::default();

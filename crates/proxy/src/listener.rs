@@ -96,8 +96,10 @@ impl Accepted {
 /// The first address that cannot be bound.
 pub fn bind(config: &Config) -> Result<Vec<Listener>, ListenError> {
     let mut listeners = Vec::new();
-    for address in &config.listen_addresses {
-        for address in resolve(address, config.port)? {
+    let ports = [Some(config.port), config.read_only_port].into_iter().flatten();
+    for (address, port) in ports.flat_map(|port| config.listen_addresses.iter().map(move |name| (name, port)))
+    {
+        for address in resolve(address, port)? {
             let listener = bind_tcp(address, config.listen_backlog)
                 .map_err(|source| ListenError::Tcp { address: address.to_string(), source })?;
             listeners.push(Listener::Tcp(listener));

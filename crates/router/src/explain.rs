@@ -4,6 +4,7 @@ use crate::classify::{ParseOptions, classify_with};
 use crate::decide::{Policy, Target, TxView, decide};
 use crate::fingerprint::{Fingerprint, fingerprint};
 use crate::functions::NoCatalog;
+use crate::lexer::Lexer;
 use crate::normal::Normal;
 use crate::query;
 use crate::reason::Reason;
@@ -22,6 +23,14 @@ pub struct Explanation {
     pub target: Target,
     /// Why.
     pub reason: Reason,
+}
+
+/// The statement that `PGWEIR EXPLAIN statement` asks about.
+#[must_use]
+pub fn explained(sql: &[u8]) -> Option<&[u8]> {
+    let mut lexer = Lexer::new(sql, true);
+    let (first, second) = (lexer.next()?, lexer.next()?);
+    (first.is("pgweir") && second.is("explain")).then(|| lexer.rest())
 }
 
 /// Explains a text.

@@ -83,6 +83,10 @@ impl FunctionCatalog for NoCatalog {
 
 /// A built-in function by its catalog name.
 pub(crate) fn builtin(name: &[u8]) -> Option<Safety> {
+    // A client that asks wants to know whether it may write here, and it may (`target_session_attrs`).
+    if name == b"pg_is_in_recovery" {
+        return Some(Safety::PrimaryOnly);
+    }
     if contains(builtins::PRIMARY_ONLY, name) {
         return Some(Safety::PrimaryOnly);
     }
@@ -253,6 +257,7 @@ mod tests {
             "pg_walfile_name",
             "pg_backup_start",
             "currval",
+            "pg_is_in_recovery",
         ] {
             assert_eq!(builtin(name.as_bytes()), Some(Safety::PrimaryOnly), "{name}");
         }
@@ -261,7 +266,6 @@ mod tests {
             "clock_timestamp",
             "gen_random_uuid",
             "pg_sleep",
-            "pg_is_in_recovery",
             "lower",
             "pg_last_wal_replay_lsn",
             "count",

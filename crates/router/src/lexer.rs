@@ -113,6 +113,11 @@ impl<'a> Lexer<'a> {
         Self { bytes, at: 0, backslashes: !standard_conforming_strings }
     }
 
+    /// What has not been read yet.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+
     fn peek(&self, ahead: usize) -> Option<u8> {
         self.bytes.get(self.at + ahead).copied()
     }

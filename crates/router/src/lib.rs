@@ -43,7 +43,7 @@ pub use cache::Classifier;
 pub use catalog::{Builder, Catalog, ListedFunctions, Loaded, Object, Origin};
 pub use classify::{ParseOptions, classify, classify_with};
 pub use decide::{Policy, Redirect, Target, TxView, decide};
-pub use explain::{Explanation, explain};
+pub use explain::{Explanation, explain, explained};
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use functions::{FunctionCatalog, NoCatalog, Safety};
 pub use ops::{

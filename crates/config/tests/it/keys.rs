@@ -18,7 +18,7 @@ const ROWS: &[Row] = &[
     ("port", "1", "1", "0", "0, expected a number from 1 to 65535"),
     ("port", "65535", "65535", "'5433'", "\"5433\", expected a number from 1 to 65535"),
     ("port", "65535", "65535", "", "nothing, expected a number"),
-    ("read_only_port", "off", "off", "9998", "9998, expected off (others are not supported by this version)"),
+    ("read_only_port", "9998", "9998", "0", "0, expected a number from 1 to 65535"),
     (
         "unix_socket_directories",
         "[/tmp, '@weir']",

@@ -26,4 +26,17 @@ impl Session {
         let _ = tokio::time::timeout(patience, answers.changed()).await;
         self.next_unit().await
     }
+
+    /// What `PGWEIR EXPLAIN` in the next `len` bytes tells is what a statement would meet that waited.
+    pub(super) async fn know_for_explain(&mut self, len: usize) {
+        const WORD: &[u8] = b"explain";
+        let message = self.from_client.filled().get(..len).unwrap_or_default();
+        if !message.windows(WORD.len()).any(|word| word.eq_ignore_ascii_case(WORD)) {
+            return;
+        }
+        if let Some(mut answers) = self.catalog.ask() {
+            // However it ends: what is known then is told.
+            let _ = tokio::time::timeout(LATER, answers.changed()).await;
+        }
+    }
 }

@@ -12,7 +12,7 @@ use super::settle::{ExchangeError, exchange};
 use super::{End, Session};
 use crate::backend::Backend;
 use crate::engine::Books;
-use crate::greeting::as_a_primary_reports;
+use crate::greeting::{as_a_primary_reports, as_a_standby_reports};
 use crate::settings::{Parameters, Settings};
 
 impl Session {
@@ -22,6 +22,7 @@ impl Session {
             Some(name) => return Err(End::Refused(unrecognised(name))),
             None => self.parameters().await?,
         };
+        let parameters = if self.is_read_only() { as_a_standby_reports(parameters) } else { parameters };
         if let Err(error) = self.put_greeting(&parameters) {
             return Err(End::Refused(PgError::fatal(SqlState::INTERNAL_ERROR, error.to_string())));
         }

@@ -21,6 +21,7 @@ use crate::statements::put_header;
 impl Session {
     /// Runs the unit at the front of the client's buffer on the console.
     pub(super) async fn answer_locally(&mut self, unit: Unit) -> Result<(), End> {
+        self.know_for_explain(unit.len).await;
         let status = self.status();
         let mut left = unit.len;
         while left > 0 {
@@ -141,8 +142,8 @@ impl Session {
 
     /// Feeds a whole message of ours; gives what the client is not told.
     fn feed_silently(&mut self, caller: &Caller, tag: u8, message: &[u8]) -> BytesMut {
-        let console = Arc::clone(&self.worker.shared.deps.console);
-        let console = SessionConsole { console: &*console, consistency: self.consistency() };
+        let console = self.explainer();
+        let console = SessionConsole { console: &console, consistency: self.consistency() };
         let status = Status::Session(TxStatus::Idle.as_byte());
         let context = Context { console: &console, caller, status };
         let mut said = BytesMut::new();
@@ -197,8 +198,8 @@ impl Session {
 
 /// Feeds one message; false when the client says goodbye.
 async fn feed(session: &mut Session, caller: &Caller, status: TxStatus, tag: u8, body: &[u8]) -> bool {
-    let console = Arc::clone(&session.worker.shared.deps.console);
-    let console = SessionConsole { console: &*console, consistency: session.consistency() };
+    let console = session.explainer();
+    let console = SessionConsole { console: &console, consistency: session.consistency() };
     let context = Context { console: &console, caller, status: Status::Session(status.as_byte()) };
     let local = &mut session.local;
     let mut next = Next::Wait;

@@ -14,6 +14,7 @@ mod counting;
 mod deadline;
 mod doubt;
 mod end;
+mod explain;
 mod fresh;
 mod gate_wait;
 mod greet;

@@ -112,8 +112,10 @@ impl Session {
         let on_standby = node.is_none_or(|node| node.role != cluster::Role::Primary);
         let epoch = self.topology.load().epoch;
         let in_transaction = self.lazy.is_open() || unit.verdict.tx != router::TxControl::None;
-        self.engine.bind(on_standby, unit, self.lazy.messages().to_vec());
-        if on_standby && self.consistency() == config::Consistency::Global {
+        // Who came by read_only_port wants a standby, with all that it does.
+        let guarded = on_standby && !self.is_read_only();
+        self.engine.bind(guarded, unit, self.lazy.messages().to_vec());
+        if guarded && self.consistency() == config::Consistency::Global {
             self.engine.keep_to_unit();
         }
         self.arm(unit);

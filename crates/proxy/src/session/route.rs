@@ -2,10 +2,11 @@
 
 use cluster::NodeId;
 use config::{DisableLoadBalanceOnWrite, RedirectTarget};
-use router::{Hint, Isolation, Policy, Reason, Redirect, Target, TxMode, decide};
+use router::{Hint, Isolation, Policy, Reason, Redirect, Target, TxMode, TxView, decide};
 
 use super::Session;
 use crate::engine::{Boundary, Unit};
+use crate::registry::Peer;
 use crate::settings::{Setting, Settings};
 
 /// The parameter that says where a session's reads go.
@@ -34,10 +35,7 @@ impl Session {
     /// Where a unit goes.
     pub(super) fn route(&mut self, unit: &Unit) -> (Target, Reason) {
         let verdict = &unit.verdict;
-        let mut view = self.lazy.view();
-        let known = self.knowledge.load().default_mode(&self.identity.user);
-        let asked = default_mode(self.engine.settings());
-        view.mode = known.overlaid(asked).overlaid(view.mode);
+        let view = self.view();
         let policy = self.policy(view.in_transaction || matches!(verdict.tx, router::TxControl::Begin(_)));
         let may_write = unit.boundary == Boundary::FlushedRun && !view.in_transaction;
         match decide(verdict, &view, &policy) {
@@ -48,7 +46,18 @@ impl Session {
         }
     }
 
-    fn policy(&mut self, in_transaction: bool) -> Policy {
+    /// The transaction that what comes next is in, or begins.
+    pub(super) fn view(&mut self) -> TxView {
+        let mut view = self.lazy.view();
+        let known = self.knowledge.load().default_mode(&self.identity.user);
+        let asked = default_mode(self.engine.settings());
+        view.mode = known.overlaid(asked).overlaid(view.mode);
+        view
+    }
+
+    /// What the configuration and the session say, for this time.
+    pub(super) fn policy(&mut self, in_transaction: bool) -> Policy {
+        let read_only = self.is_read_only();
         let config = self.config.load();
         let after_write = match config.disable_load_balance_on_write {
             // A transaction that has written is on the primary to its end anyway.
@@ -58,11 +67,17 @@ impl Session {
         };
         Policy {
             load_balance: config.load_balance_mode,
-            read_only: false,
+            read_only,
             route: self.lazy.route().unwrap_or_else(|| route_of(self.engine.settings())),
             after_write,
             redirect: self.redirect(),
         }
+    }
+
+    /// The client came by `read_only_port`.
+    pub(super) fn is_read_only(&mut self) -> bool {
+        let port = self.config.load().read_only_port;
+        matches!(self.client.entry.local, Peer::Tcp(address) if Some(address.port()) == port)
     }
 
     /// Where the lists send this read.
