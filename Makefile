@@ -18,7 +18,7 @@ FUZZ_SECONDS ?= 10
 FUZZ_SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test drivers unit lint fmt build bench bench-quick chaos fuzz clean
+.PHONY: help run test drivers unit lint fmt build regress-sql bench bench-quick chaos fuzz clean
 .PHONY: need-test need-drivers build-ci
 # What is needed comes first, even with -j; cargo is parallel by itself.
 .NOTPARALLEL:
@@ -64,6 +64,10 @@ need-drivers:
 
 build-ci:
 	@$(CARGO) build --profile ci -p pgweir
+
+regress-sql: ## PostgreSQL's own regression scripts through the classifier (fetches Debian's source package)
+	@scripts/regress-sql.sh target/regress
+	@$(CARGO) run -q -p pgweir-router --example regress target/regress/sql
 
 bench: ## pgbench against direct, pgweir and the installed ones of PgBouncer, Pgpool-II, HAProxy; writes docs/benchmarks.md
 	@scripts/need.sh bench

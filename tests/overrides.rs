@@ -201,7 +201,11 @@ fn explain_tells_where_and_why() -> Result<()> {
         );
     }
     assert_eq!(explained(&mut client, "CREATE TEMP TABLE x(a int)", "pin")?, "temp_table");
-    assert_eq!(explained(&mut client, "SELECT upper('secret')", "statement")?, "select upper ( 'x' )", "no literals");
+    assert_eq!(
+        explained(&mut client, "SELECT upper('secret')", "statement")?,
+        "select upper ( 'x' )",
+        "no literals"
+    );
     let one = explained(&mut client, "SELECT 1 WHERE 2 = 3", "fingerprint")?;
     assert_eq!(explained(&mut client, "select 4 where 5 = 6", "fingerprint")?, one);
     // By the extended protocol, and where the session is.
