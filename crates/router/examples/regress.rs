@@ -3,7 +3,10 @@
 //! PostgreSQL 15) and runs this; nothing of them is kept here.
 #![allow(
     clippy::indexing_slicing,
-    reason = "windows and borders found in the same text; a panic fails the test"
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a check that is run by hand"
 )]
 
 use router::{Access, ParseOptions, Reason, StatementKind, classify, fingerprint};
