@@ -17,6 +17,16 @@ quoted=$(printf %s "$conninfo" | sed "s/'/''/g")
 if [ "$(sql "$host" "$port" 'SELECT pg_is_in_recovery()' 2>/dev/null)" = t ]; then
     sql "$host" "$port" "ALTER SYSTEM SET primary_conninfo = '$quoted'"
     sql "$host" "$port" "SELECT pg_reload_conf()" >/dev/null
+    # It may have received what only the old primary had; then it has to be rewound as well.
+    tries=0
+    until [ "$(sql "$host" "$port" "SELECT status = 'streaming' AND sender_port = $new_port FROM pg_stat_wal_receiver")" = t ]; do
+        tries=$((tries + 1))
+        if [ "$tries" -gt 50 ]; then
+            say "standby $node ($host:$port) cannot follow node $new as it is"
+            exec "$(dirname "$0")/rejoin.sh" "$host" "$port" "$directory" "$new_host" "$new_port" "$conninfo"
+        fi
+        sleep 0.2
+    done
     say "standby $node ($host:$port) follows node $new ($new_host:$new_port)"
     exit 0
 fi

@@ -298,12 +298,15 @@ impl Core {
         }
     }
 
-    /// The other standbys are to follow the new primary, and so is the old one when it lives.
+    /// The other standbys are to follow the new primary, and then the old one when it lives: what it writes when it is
+    /// stopped must not reach a standby that has not left it yet.
     fn let_follow(&self, primary: NodeId, old: Option<NodeId>, actions: &mut Vec<Action>) {
         let others = with_ids(&self.members).filter(|(id, member)| {
             *id != primary && member.health == Health::Alive && !verdict::is_foreign(member, &self.memory)
         });
-        actions.extend(others.map(|(node, _)| {
+        let mut nodes: Vec<NodeId> = others.map(|(node, _)| node).collect();
+        nodes.sort_by_key(|node| Some(*node) == old);
+        actions.extend(nodes.into_iter().map(|node| {
             let (main, old_primary) = (Some(primary), old);
             Action::RunHook(HookCall { hook: Hook::FollowPrimary, node, main, old_primary })
         }));

@@ -80,6 +80,7 @@ impl Cluster {
             config: outlets.config.clone(),
             tls: outlets.tls.clone(),
             cluster: Self { sender: sender.clone(), metrics: Arc::clone(&metrics) },
+            turn: Arc::default(),
         };
         let actor = Actor { core, outlets, hands, without_primary: None };
         std::thread::Builder::new().name("cluster".to_owned()).spawn(move || {

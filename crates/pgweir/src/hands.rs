@@ -3,11 +3,14 @@
 //! Invariants: each is done once; what became of it goes back to the core as an event, and an answer that is lost
 //! is told as one that nobody knows.
 
-use cluster::{Event, HookCall, HookOutcome, NodeId, PromoteAnswer, Topology};
+use std::sync::Arc;
+
+use cluster::{Event, Hook, HookCall, HookOutcome, NodeId, PromoteAnswer, Topology};
 use config::Config;
 use proxy::connect::{QueryError, query};
 use proxy::tls::TlsSetup;
 use telemetry::{Published, Tasks};
+use tokio::sync::Mutex;
 
 use crate::actor::Cluster;
 use crate::hook::{self, Values};
@@ -23,6 +26,8 @@ pub(crate) struct Hands {
     pub(crate) config: Published<Config>,
     pub(crate) tls: Published<TlsSetup>,
     pub(crate) cluster: Cluster,
+    /// Nodes follow a new primary one after the other, in the core's order.
+    pub(crate) turn: Arc<Mutex<()>>,
 }
 
 impl Hands {
@@ -55,8 +60,13 @@ impl Hands {
             let values = Values::of(call, topology, &config);
             (hook::expand(template, &values), config.failover_command_timeout)
         });
-        let cluster = self.cluster.clone();
+        let (cluster, turn) = (self.cluster.clone(), Arc::clone(&self.turn));
         self.tasks.spawn("hook", async move {
+            // Waiters are served in the order in which they came.
+            let _turn = match call.hook {
+                Hook::FollowPrimary => Some(turn.lock().await),
+                Hook::Failover | Hook::Failback => None,
+            };
             let outcome = match command {
                 Some((command, limit)) => hook::run(call.hook, &command, limit).await,
                 None => HookOutcome::Done,

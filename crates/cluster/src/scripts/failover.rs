@@ -122,7 +122,7 @@ fn the_most_advanced_standby_is_promoted_once_and_the_others_follow() {
     assert_eq!(script.state(0), (NodeState::Quarantine, Role::Unknown));
     script.ok(2, primary(2));
     assert_eq!(script.core.topology().primary, Some(NodeId(2)));
-    assert_eq!(script.hooks(), [call(Hook::FollowPrimary, 0, 2, 0), call(Hook::FollowPrimary, 1, 2, 0)]);
+    assert_eq!(script.hooks(), [call(Hook::FollowPrimary, 1, 2, 0), call(Hook::FollowPrimary, 0, 2, 0)]);
     script.ok(0, Facts { follows: Some(2), ..orphaned(970) });
     assert_eq!(script.state(0), UP_STANDBY);
     // And back again.
@@ -265,7 +265,7 @@ fn a_switchover_waits_for_transactions_and_for_the_standby() {
     assert_eq!(script.promoted(), [2]);
     script.ok(2, primary(2));
     assert_eq!(script.state(2), UP_PRIMARY);
-    assert_eq!(script.hooks(), [call(Hook::FollowPrimary, 0, 2, 0), call(Hook::FollowPrimary, 1, 2, 0)]);
+    assert_eq!(script.hooks(), [call(Hook::FollowPrimary, 1, 2, 0), call(Hook::FollowPrimary, 0, 2, 0)]);
     assert_eq!(script.state(0), (NodeState::Quarantine, Role::Unknown));
 }
 
