@@ -235,17 +235,17 @@ fn pgpool_set_is_of_the_session() -> Result<()> {
     let show = |client: &mut RawClient| -> Result<String> {
         client.simple("PGPOOL SHOW load_balance_mode")?.get(0, "value")
     };
-    let read_only = "SELECT pg_is_in_recovery()";
-    assert_eq!(one.scalar(read_only)?, "t");
+    let place = "SELECT current_setting('cluster_name')";
+    assert_eq!(one.scalar(place)?, "n1");
     assert_eq!(one.simple("PGPOOL SET load_balance_mode = off")?.tags, ["SET"]);
     assert_eq!((show(&mut one)?.as_str(), show(&mut two)?.as_str()), ("off", "on"));
-    assert_eq!(one.scalar(read_only)?, "f");
-    assert_eq!(two.scalar(read_only)?, "t");
+    assert_eq!(one.scalar(place)?, "n0");
+    assert_eq!(two.scalar(place)?, "n1");
     one.simple("BEGIN")?;
     let replies = one.talk(&msgs().Q("PGPOOL RESET load_balance_mode"))?.to_string();
     assert_eq!(replies, "C(RESET) Z(T)");
     one.simple("COMMIT")?;
-    assert_eq!(one.scalar(read_only)?, "t");
+    assert_eq!(one.scalar(place)?, "n1");
     assert_eq!(one.sqlstate_of("PGPOOL SET load_balance_mode = perhaps")?, "22023");
     assert_eq!(one.sqlstate_of("PGPOOL SET default_pool_size = 1000")?, "55P02");
     assert_eq!(one.sqlstate_of("PGPOOL SHOW sr_check_user")?, "42501");

@@ -74,7 +74,7 @@ fn safe_functions_read() {
             "SELECT extract(year from now()), trim(both 'x' from a), overlay(a placing 'x' from 1), position('a' in b) FROM t",
             "SELECT now(), current_timestamp, current_date, localtime, current_user, session_user",
             "SELECT random(), clock_timestamp(), timeofday(), gen_random_uuid(), pg_sleep(0.1)",
-            "SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn()",
+            "SELECT pg_last_wal_replay_lsn(), pg_last_wal_receive_lsn()",
             "SELECT pg_catalog.lower('X'), \"lower\"('X'), LOWER('X')",
             "SELECT current_setting('cluster_name')",
             "SELECT left(a, 1), right(a, 1), replace(a, 'x', 'y') FROM t",

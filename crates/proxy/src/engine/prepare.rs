@@ -226,14 +226,18 @@ impl Engine {
             }
             Some(statement) => {
                 self.ensure_prepared(env, books, out, &statement);
-                self.put_bind(out, buf, &bind_front(&bind, statement.name().as_bytes()), header.len);
+                let rest = put_bind_front(out, &bind, statement.name().as_bytes(), header.len);
+                self.pass_bind(out, buf, rest, header.len);
             }
             // The server says that there is none; one made by PREPARE is there.
             None => {
                 self.hide_unnamed(books, out, bind.statement);
                 self.settle_name(env, books, out, bind.statement, Real::Yes, Ahead::InBatch);
                 match self.disguised(bind.statement) {
-                    Some(name) => self.put_bind(out, buf, &bind_front(&bind, &name), header.len),
+                    Some(name) => {
+                        let rest = put_bind_front(out, &bind, &name, header.len);
+                        self.pass_bind(out, buf, rest, header.len);
+                    }
                     None => self.ask(Ask::Bind, buf, out, header),
                 }
             }
@@ -242,15 +246,10 @@ impl Engine {
         None
     }
 
-    /// A Bind message of `len` bytes with another front.
-    fn put_bind(&mut self, out: &mut Out, buf: &mut Buf, front: &(Vec<u8>, usize, usize), len: usize) {
-        let (front, rest, length) = front;
-        out.own(|own| {
-            put_header(own, b'B', len - HEADER_LEN - length + front.len());
-            own.put_slice(front);
-        });
+    /// What follows the first `rest` bytes of a Bind message of `len` bytes, whose front has been written.
+    fn pass_bind(&mut self, out: &mut Out, buf: &mut Buf, rest: usize, len: usize) {
         self.tracker.push(Ask::Bind, Owner::Client);
-        buf.consume(*rest);
+        buf.consume(rest);
         self.forward(buf, out, len - rest);
     }
 
@@ -378,8 +377,16 @@ pub(super) fn named_statement(tag: u8, message: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The front of a Bind message, behind its length, of the statement that the server knows as `name`; how long it was
-/// in the client's and how long the client's name is.
-fn bind_front(bind: &Bind<'_>, name: &[u8]) -> (Vec<u8>, usize, usize) {
-    ([bind.portal, b"\0", name, b"\0"].concat(), bind.rest, bind.portal.len() + bind.statement.len() + 2)
+/// Writes the front of a Bind message of `len` bytes, of the statement that the server knows as `name`; how many bytes
+/// of the client's it stands for.
+fn put_bind_front(out: &mut Out, bind: &Bind<'_>, name: &[u8], len: usize) -> usize {
+    let length = bind.portal.len() + bind.statement.len() + 2;
+    out.own(|own| {
+        put_header(own, b'B', len - HEADER_LEN - length + bind.portal.len() + name.len() + 2);
+        own.put_slice(bind.portal);
+        own.put_u8(0);
+        own.put_slice(name);
+        own.put_u8(0);
+    });
+    bind.rest
 }
