@@ -306,7 +306,7 @@ fn fo_07_terminated_backends_are_no_node_failure() -> Result<()> {
 #[test]
 fn to_07_backends_that_died_while_idle_are_replaced_silently() -> Result<()> {
     let mut cluster = Cluster::new(ClusterOptions { standbys: 1, ..ClusterOptions::default() })?;
-    let weir = Pgweir::start(&cluster, "default_pool_size: 5")?;
+    let weir = Pgweir::start(&cluster, "default_pool_size: 5\nhealth_check_period: 300ms")?;
     let mut clients: Vec<RawClient> = (0..10).map(|_| weir.client()).collect::<Result<_>>()?;
     for client in &mut clients {
         client.simple("BEGIN; CREATE TEMP TABLE x(a int) ON COMMIT DROP; COMMIT")?;

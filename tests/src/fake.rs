@@ -81,12 +81,23 @@ impl FakeServer {
     }
 }
 
-fn serve(mut client: TcpStream, parameters: &Mutex<Vec<(String, String)>>, answer: Answer) -> Result<()> {
-    client.set_nodelay(true)?;
+/// A message without a type byte: what comes before the login.
+fn first_message(client: &mut TcpStream) -> Result<Vec<u8>> {
     let mut head = [0u8; 4];
     client.read_exact(&mut head)?;
-    let mut startup = vec![0; u32::from_be_bytes(head) as usize - 4];
-    client.read_exact(&mut startup)?;
+    let mut body = vec![0; u32::from_be_bytes(head) as usize - 4];
+    client.read_exact(&mut body)?;
+    Ok(body)
+}
+
+fn serve(mut client: TcpStream, parameters: &Mutex<Vec<(String, String)>>, answer: Answer) -> Result<()> {
+    client.set_nodelay(true)?;
+    let mut startup = first_message(&mut client)?;
+    // A request for TLS: there is none here.
+    while startup.starts_with(&80_877_103u32.to_be_bytes()) {
+        client.write_all(b"N")?;
+        startup = first_message(&mut client)?;
+    }
     if startup.starts_with(&80_877_102u32.to_be_bytes()) {
         return Ok(());
     }
