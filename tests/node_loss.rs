@@ -310,7 +310,7 @@ fn to_07_backends_that_died_while_idle_are_replaced_silently() -> Result<()> {
     let mut clients: Vec<RawClient> = (0..10).map(|_| weir.client()).collect::<Result<_>>()?;
     for client in &mut clients {
         client.simple("BEGIN; CREATE TEMP TABLE x(a int) ON COMMIT DROP; COMMIT")?;
-        client.scalar("SELECT 1")?;
+        client.scalar("SELECT 1").context("a read before")?;
     }
     cluster.stop(0, StopMode::Fast)?;
     cluster.start(0)?;
@@ -319,7 +319,7 @@ fn to_07_backends_that_died_while_idle_are_replaced_silently() -> Result<()> {
         client
             .simple("BEGIN; CREATE TEMP TABLE x(a int) ON COMMIT DROP; COMMIT")
             .with_context(|| format!("client {n}"))?;
-        assert_eq!(client.scalar("SELECT 1")?, "1");
+        assert_eq!(client.scalar("SELECT 1").with_context(|| format!("client {n} reads"))?, "1");
     }
     Ok(())
 }

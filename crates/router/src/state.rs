@@ -47,6 +47,11 @@ fn created(rest: &[Token<'_>]) -> Option<StateOp> {
     };
     let (name, next) = after.split_first()?;
     let plain = next.first().is_some_and(|next| next.is_punct("(") || next.is_any(&["as", "on", "with"]));
+    // One that goes with its transaction holds nobody.
+    let until_commit = |words: &[Token<'_>]| matches!(words, [on, commit, drop] if on.is("on") && commit.is("commit") && drop.is("drop"));
+    if rest.windows(3).any(until_commit) {
+        return None;
+    }
     // What EXECUTE runs is not visible.
     let visible = !rest.iter().any(|token| token.is("execute"));
     (plain && visible).then(|| name_of(name).map(StateOp::TempTable)).flatten()

@@ -192,13 +192,10 @@ impl Engine {
         let known = self.statements.any(bind.statement).cloned();
         let by_sql = known.as_ref().is_some_and(|statement| statement.source() == Source::Prepare);
         let console = |statement: &&Arc<Statement>| statement.verdict().effect == Effect::Console;
-        if let Some(statement) = known.as_ref().filter(console) {
-            if seen.len() < header.len {
-                return Some(header.len);
-            }
-            if self.is_local(&statement.verdict(), out) {
-                return None;
-            }
+        match known.as_ref().filter(console) {
+            Some(_) if seen.len() < header.len => return Some(header.len),
+            Some(statement) if self.is_local(&statement.verdict(), out) => return None,
+            _ => {}
         }
         if self.has_local_portals() {
             self.bound_locally(bind.portal, false);
@@ -233,11 +230,9 @@ impl Engine {
             None => {
                 self.hide_unnamed(books, out, bind.statement);
                 self.settle_name(env, books, out, bind.statement, Real::Yes, Ahead::InBatch);
-                match self.disguised(bind.statement) {
-                    Some(name) => {
-                        let rest = put_bind_front(out, &bind, &name, header.len);
-                        self.pass_bind(out, buf, rest, header.len);
-                    }
+                let name = self.disguised(bind.statement);
+                match name.map(|name| put_bind_front(out, &bind, &name, header.len)) {
+                    Some(rest) => self.pass_bind(out, buf, rest, header.len),
                     None => self.ask(Ask::Bind, buf, out, header),
                 }
             }
