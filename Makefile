@@ -40,7 +40,7 @@ test: need-test $(if $(filter no,$(DRIVERS)),,need-drivers) lint build-ci ## eve
 	fi
 
 drivers: need-test need-drivers build-ci ## whole programs and the drivers of other languages through pgweir, as `make test` runs them
-	@$(CARGO) nextest run -p pgweir-tests --test drivers --test logins --ignore-default-filter --profile ci --cargo-profile ci
+	@$(CARGO) nextest run -p pgweir-tests --test drivers --test logins --profile ci --cargo-profile ci
 
 unit: ## only the tests beside the code, in the dev profile
 	@$(CARGO) test --workspace --exclude pgweir-tests

@@ -78,6 +78,8 @@ fn cn_01_a_cancel_with_a_wrong_key_hits_nobody() -> Result<()> {
 const USERS: [&str; 4] = ["bench", "other", "stats", "pgweir"];
 /// Rounds of each of them; 2,000 in all.
 const ROUNDS: u64 = 500;
+/// How often half of them are added when too few cancels reached the node.
+const MORE_HALVES: usize = 4;
 
 /// CN-02
 #[test]
@@ -90,14 +92,22 @@ fn cn_02_a_late_cancel_does_not_hit_the_next_client() -> Result<()> {
     );
     let weir = Pgweir::start(&cluster, &yaml)?;
     let login = |user| Login::new(user, "bench").connect(weir.port());
-    for delay in [0, 50] {
+    let half = |delay| -> Result<()> {
         relay.set_cancel_delay(Duration::from_millis(delay));
         std::thread::scope(|scope| -> Result<()> {
             let pairs = USERS.map(|user| scope.spawn(move || pair(login(user)?, login(user)?, ROUNDS / 2)));
             pairs.into_iter().try_for_each(|pair| pair.join().expect("a client panicked"))
-        })?;
+        })
+    };
+    half(0)?;
+    half(50)?;
+    // Where the machine is busy, more statements end before their cancel comes.
+    for _ in 0..MORE_HALVES {
+        if relay.cancels() <= 500 {
+            half(0)?;
+        }
     }
-    ensure!(relay.cancels() > 200, "only {} cancels reached the node", relay.cancels());
+    ensure!(relay.cancels() > 500, "only {} cancels reached the node", relay.cancels());
     Ok(())
 }
 
@@ -175,27 +185,26 @@ fn cn_06_a_cancel_is_not_charged_to_any_limit() -> Result<()> {
     let mut clients = [weir.client()?, weir.client()?, weir.client()?];
     let Err(refused) = weir.client() else { anyhow::bail!("a fourth client") };
     assert_eq!(harness::sqlstate(&refused), "53300");
-    for client in &mut clients {
+    for client in &mut clients[..2] {
         client.send(&msgs().Q("SELECT pg_sleep(60)"))?;
     }
-    // One of them waits for a backend, all of them are to end.
     let runs =
         "SELECT count(*) FROM pg_stat_activity WHERE usename = 'bench' AND query = 'SELECT pg_sleep(60)'";
     cluster.wait_scalar(0, runs, "2", Duration::from_secs(3))?;
+    clients[2].send(&msgs().Q("SELECT pg_sleep(60)"))?;
     let waits = || {
         let clients = weir.admin("SHOW CLIENTS").unwrap_or_default();
         clients.iter().filter(|client| client["state"] == "waiting").count() == 1
     };
     ensure!(harness::eventually(Duration::from_secs(3), waits));
-    for client in &mut clients {
+    // The one that waits first: a cancel that comes when it has just been given a backend may come before its
+    // statement, and PostgreSQL forgets it then.
+    for client in clients.iter_mut().rev() {
+        let started = Instant::now();
         client.cancel()?;
-        // Who waited may have been given the backend of the one before at this very moment: PostgreSQL forgets a
-        // cancel request that comes before the statement.
-        while client.silent_for(Duration::from_millis(500))? {
-            client.cancel()?;
-        }
         let reply = client.read_ready(1)?.to_string();
         ensure!(reply.ends_with("E(57014) Z(I)"), "{reply}");
+        ensure!(started.elapsed() < Duration::from_secs(1), "cancelled after {:?}", started.elapsed());
     }
     Ok(())
 }

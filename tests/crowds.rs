@@ -109,6 +109,7 @@ fn to_08_a_pool_larger_than_the_server_allows_is_no_failover() -> Result<()> {
     let weir = Pgweir::start_with(&cluster, &PgweirOptions::yaml(&yaml).trusting())?;
     let mut clients = (0..30).map(|_| weir.client()).collect::<Result<Vec<_>>>()?;
     let refused = |log: &str| log.matches("FATAL").count();
+    let started = Instant::now();
     for round in 0..3 {
         clients
             .iter_mut()
@@ -122,7 +123,10 @@ fn to_08_a_pool_larger_than_the_server_allows_is_no_failover() -> Result<()> {
         ensure!(codes.keys().all(|code| ["served", "53300"].contains(&code.as_str())), "{codes:?}");
         ensure!(codes.get("served").is_some_and(|served| *served >= 8), "round {round}: {codes:?}");
     }
-    ensure!(refused(&cluster.log(0)?) < 150, "{} refusals in the server's log", refused(&cluster.log(0)?));
+    // On a busy machine the rounds take longer, and so may the trying: it must not be dense.
+    let (refusals, seconds) = (refused(&cluster.log(0)?), started.elapsed().as_secs());
+    let few = 60.max(usize::try_from(seconds)? * 8);
+    ensure!(refusals < few, "{refusals} refusals in the server's log within {seconds} s");
     ensure!(weir.pool_nodes()?[0]["status"] == "up");
     Ok(())
 }

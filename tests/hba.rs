@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use harness::{
     ClientAuth, Cluster, ClusterOptions, Login, Output, Pgweir, PgweirOptions, Pki, RawClient, Signature,
-    eventually, procs, sqlstate,
+    eventually, procs,
 };
 use rustix::process::Signal;
 
@@ -20,19 +20,8 @@ fn launch(cluster: &Cluster, yaml: &str, hba: &str) -> Result<Pgweir> {
     let auth = ClientAuth::Hba(hba.to_owned());
     let options = PgweirOptions { yaml: yaml.to_owned(), auth, ..PgweirOptions::default() };
     let mut weir = Pgweir::launch(cluster, &options)?;
-    weir.wait_answering()?;
-    let ready = eventually(Duration::from_secs(10), || weir.log().contains("pgweir is ready"));
-    ensure!(ready, "not ready");
+    weir.wait_ready()?;
     Ok(weir)
-}
-
-fn login(weir: &Pgweir, login: &Login) -> Result<String> {
-    let outcome = login.connect(weir.port()).and_then(|mut client| client.scalar("SELECT current_user"));
-    match outcome {
-        Ok(_user) => Ok(String::new()),
-        Err(error) if sqlstate(&error).is_empty() => Err(error),
-        Err(error) => Ok(sqlstate(&error).to_owned()),
-    }
 }
 
 fn psql(cluster: &Cluster, conninfo: &str) -> Result<Output> {
@@ -169,14 +158,14 @@ fn groups_files_and_own_addresses() -> Result<()> {
     let said = || fs::read_to_string(weir.dir().join("second")).unwrap_or_default();
     ensure!(eventually(Duration::from_secs(10), || said().contains("pgweir is ready")), "{}", said());
 
-    assert_eq!(login(&weir, &Login::bench())?, "", "a member, indirectly");
-    assert_eq!(login(&weir, &Login::new("other", "bench"))?, "28000", "a superuser is no member");
-    assert_eq!(login(&weir, &Login::new("stats", "bench"))?, "28000", "named in the file");
-    assert_eq!(login(&weir, &Login::new("bench", "team"))?, "3D000", "samerole, without a password");
+    assert_eq!(weir.login(&Login::bench())?, "", "a member, indirectly");
+    assert_eq!(weir.login(&Login::new("other", "bench"))?, "28000", "a superuser is no member");
+    assert_eq!(weir.login(&Login::new("stats", "bench"))?, "28000", "named in the file");
+    assert_eq!(weir.login(&Login::new("bench", "team"))?, "3D000", "samerole, without a password");
     cluster.sql(0, "REVOKE outer_team FROM bench")?;
     let out = eventually(Duration::from_secs(5), || {
         // In the database of its own name it is still a member of itself, which samerole lets in.
-        login(&weir, &Login::new("bench", "team")).is_ok_and(|code| code == "28000")
+        weir.login(&Login::new("bench", "team")).is_ok_and(|code| code == "28000")
     });
     ensure!(out, "a membership that was revoked");
     Ok(())
@@ -272,30 +261,25 @@ fn the_ldap_method() -> Result<()> {
     let passwords = Some("pgweir:TEXTpgweir\n".to_owned());
     let options = PgweirOptions { auth: ClientAuth::Hba(hba), passwords, ..PgweirOptions::default() };
     let mut weir = Pgweir::launch(&cluster, &options)?;
-    weir.wait_answering()?;
-    ensure!(eventually(Duration::from_secs(10), || weir.log().contains("pgweir is ready")), "not ready");
+    weir.wait_ready()?;
     let right = |database: &str| Login::new("bench", database).password("of the directory");
     for database in ["prefix", "search", "filter", "url", "second"] {
-        assert_eq!(login(&weir, &right(database))?, "", "{database}: {}", weir.log());
-        assert_eq!(login(&weir, &right(database).password("wrong"))?, "28000", "{database}");
-        assert_eq!(login(&weir, &right(database).password(""))?, "28P01", "{database}: empty");
+        assert_eq!(weir.login(&right(database))?, "", "{database}: {}", weir.log());
+        assert_eq!(weir.login(&right(database).password("wrong"))?, "28000", "{database}");
+        assert_eq!(weir.login(&right(database).password(""))?, "28P01", "{database}: empty");
         let nobody = Login::new("nobody", database);
-        assert_eq!(login(&weir, &nobody)?, "28000", "{database}");
+        assert_eq!(weir.login(&nobody)?, "28000", "{database}");
     }
     // Two entries are one too many, and names are no filters.
-    assert_eq!(login(&weir, &Login::new("other", "filter").password("x"))?, "28000");
+    assert_eq!(weir.login(&Login::new("other", "filter").password("x"))?, "28000");
     // The line is written after the client was told.
     let told = eventually(Duration::from_secs(3), || weir.log().contains("more than one entry"));
     ensure!(told, "the reason is not in the log");
     for name in ["*", "bench)(uid=*", "b\\2a"] {
-        assert_eq!(
-            login(&weir, &Login::new(name, "search").password("of the directory"))?,
-            "28000",
-            "{name}"
-        );
+        assert_eq!(weir.login(&Login::new(name, "search").password("of the directory"))?, "28000", "{name}");
     }
     let started = Instant::now();
-    assert_eq!(login(&weir, &right("dead"))?, "28000");
+    assert_eq!(weir.login(&right("dead"))?, "28000");
     ensure!(started.elapsed() < Duration::from_secs(3), "a directory that is not there");
     ensure!(
         !weir.log().contains("of the directory") && !weir.log().contains("ldapbindpasswd"),
@@ -318,7 +302,7 @@ fn rl_05_side_files() -> Result<()> {
         let seen =
             eventually(Duration::from_secs(5), || weir.log().matches("reload refused").count() > before);
         ensure!(seen && weir.log().contains(told), "{told}: {}", weir.log());
-        assert_eq!(login(&weir, &Login::bench())?, "", "after {told}");
+        assert_eq!(weir.login(&Login::bench())?, "", "after {told}");
         Ok(())
     };
     refused(&hba, b"host all all 127.0.0.1/32 scram-sha-256\nhost all al", "pool_hba.conf:2: address:")?;
@@ -341,14 +325,14 @@ fn rl_05_side_files() -> Result<()> {
     fs::write(&passwd, crlf)?;
     weir.signal(Signal::HUP);
     let taken = eventually(Duration::from_secs(5), || {
-        login(&weir, &Login::bench().password("new")).is_ok_and(|code| code.is_empty())
+        weir.login(&Login::bench().password("new")).is_ok_and(|code| code.is_empty())
     });
     ensure!(taken, "{}", weir.log());
     // An empty file lets nobody in, and that is said.
     fs::write(&passwd, "")?;
     weir.signal(Signal::HUP);
     let out = eventually(Duration::from_secs(5), || {
-        login(&weir, &Login::bench().password("new")).is_ok_and(|code| code == "28P01")
+        weir.login(&Login::bench().password("new")).is_ok_and(|code| code == "28P01")
     });
     ensure!(out && weir.log().contains("holds no secret"), "an empty file: {}", weir.log());
     Ok(())

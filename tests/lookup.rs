@@ -5,11 +5,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use harness::eventually;
 use harness::messages::startup;
 use harness::{
     ClientAuth, Cluster, ClusterOptions, Login, Pgweir, PgweirOptions, RawClient, Reply, ServerAuth,
 };
-use harness::{eventually, sqlstate};
 use rustix::process::Signal;
 
 /// The one of docs/security.md.
@@ -31,20 +31,8 @@ fn asking(cluster: &Cluster, query: &str, yaml: &str) -> Result<Pgweir> {
     let options = PgweirOptions { yaml, passwords, ..PgweirOptions::default() };
     // Nobody but those in the file may get in: readiness is not found out by a login.
     let mut weir = Pgweir::launch(cluster, &options)?;
-    weir.wait_answering()?;
-    let ready = eventually(Duration::from_secs(10), || weir.log().contains("pgweir is ready"));
-    ensure!(ready, "not ready");
+    weir.wait_ready()?;
     Ok(weir)
-}
-
-/// The SQLSTATE of a login and a first statement; empty when both work.
-fn login(weir: &Pgweir, login: &Login) -> Result<String> {
-    let outcome = login.connect(weir.port()).and_then(|mut client| client.scalar("SELECT current_user"));
-    match outcome {
-        Ok(_user) => Ok(String::new()),
-        Err(error) if sqlstate(&error).is_empty() => Err(error),
-        Err(error) => Ok(sqlstate(&error).to_owned()),
-    }
 }
 
 fn becomes(weir: &Pgweir, who: &Login, wanted: &str, what: &str) -> Result<()> {
@@ -52,7 +40,7 @@ fn becomes(weir: &Pgweir, who: &Login, wanted: &str, what: &str) -> Result<()> {
     // A cache period of 1 s, and what doubts it has.
     let there = eventually(Duration::from_secs(4), || {
         std::thread::sleep(Duration::from_millis(200));
-        last = login(weir, who).unwrap_or_else(|error| format!("{error:#}"));
+        last = weir.login(who).unwrap_or_else(|error| format!("{error:#}"));
         last == wanted
     });
     ensure!(there, "{what}: {last:?}, not {wanted:?}");
@@ -67,8 +55,8 @@ fn au_05_role_changes_are_noticed_by_the_lookup() -> Result<()> {
     let weir = asking(&cluster, QUERY, "")?;
     let (old, new) = (Login::bench(), Login::bench().password("new"));
     let mut stays = old.connect(weir.port())?;
-    assert_eq!(login(&weir, &old)?, "");
-    assert_eq!(login(&weir, &old.clone().password("wrong"))?, "28P01");
+    assert_eq!(weir.login(&old)?, "");
+    assert_eq!(weir.login(&old.clone().password("wrong"))?, "28P01");
 
     cluster.sql(0, "ALTER ROLE bench PASSWORD 'new'")?;
     becomes(&weir, &old, "28P01", "the old password")?;
@@ -84,7 +72,7 @@ fn au_05_role_changes_are_noticed_by_the_lookup() -> Result<()> {
     becomes(&weir, &new, "", "LOGIN")?;
 
     let fresh = Login::new("fresh", "bench");
-    assert_eq!(login(&weir, &fresh)?, "28P01");
+    assert_eq!(weir.login(&fresh)?, "28P01");
     cluster.sql(0, "CREATE ROLE fresh LOGIN PASSWORD 'fresh'")?;
     becomes(&weir, &fresh, "", "a new role")?;
     cluster.sql(0, "DROP ROLE fresh")?;
@@ -97,7 +85,7 @@ fn au_05_role_changes_are_noticed_by_the_lookup() -> Result<()> {
 fn au_05_a_static_file_holds_until_it_is_read_again() -> Result<()> {
     let cluster = one_node()?;
     let weir = Pgweir::start(&cluster, "")?;
-    assert_eq!(login(&weir, &Login::bench())?, "");
+    assert_eq!(weir.login(&Login::bench())?, "");
     cluster.sql(0, "ALTER ROLE bench PASSWORD 'new'")?;
     let text =
         fs::read_to_string(weir.dir().join("pool_passwd"))?.replace("bench:TEXTbench", "bench:TEXTnew");
@@ -120,12 +108,12 @@ fn au_08_lookups_of_hostile_input() -> Result<()> {
     )?;
     let weir = asking(&cluster, QUERY, "")?;
     for name in ["x'; DROP TABLE victim; --", "\"", "$1", "a\\b", "é'\u{1}", &"n".repeat(2000)] {
-        assert_eq!(login(&weir, &Login::new(name, "bench"))?, "28P01", "{name}");
+        assert_eq!(weir.login(&Login::new(name, "bench"))?, "28P01", "{name}");
     }
     let evil = Login::bench()
         .with("search_path", "evil, pg_catalog")
         .with("options", "-c search_path=evil,pg_catalog");
-    assert_eq!(login(&weir, &evil)?, "");
+    assert_eq!(weir.login(&evil)?, "");
     assert_eq!(cluster.scalar(0, "SELECT count(*) FROM victim")?, "0");
     ensure!(
         !cluster.log(0)?.contains("ERROR:  evil was called"),
@@ -152,10 +140,10 @@ fn au_08_answers_of_lookups() -> Result<()> {
         ("CREATE TABLE a AS SELECT $1::text, 'x'", "08006", "read-only"),
     ] {
         let weir = asking(&cluster, query, "")?;
-        assert_eq!(login(&weir, &Login::bench())?, code, "{query}");
+        assert_eq!(weir.login(&Login::bench())?, code, "{query}");
         let logged = eventually(Duration::from_secs(3), || weir.log().contains(told));
         ensure!(logged, "{query}: {told:?} is not in the log");
-        assert_eq!(login(&weir, &Login::new("other", "bench"))?, "", "{query}: who is in the file");
+        assert_eq!(weir.login(&Login::new("other", "bench"))?, "", "{query}: who is in the file");
     }
     Ok(())
 }
@@ -169,7 +157,7 @@ fn au_08_a_lookup_that_hangs() -> Result<()> {
     slow.set_deadline(Duration::from_secs(8));
     slow.send_bytes(&Login::bench().packet())?;
     let started = Instant::now();
-    assert_eq!(login(&weir, &Login::new("other", "bench"))?, "");
+    assert_eq!(weir.login(&Login::new("other", "bench"))?, "");
     ensure!(started.elapsed() < Duration::from_secs(2), "who is in the file waits too");
     let end = slow.read_to_end()?;
     assert_eq!(end.error().map(|fields| fields.get('C').to_owned()).unwrap_or_default(), "08006");
@@ -184,8 +172,8 @@ fn au_01_secrets_of_the_lookup_serve_for_the_nodes() -> Result<()> {
     cluster.set_auth(0, ServerAuth::Md5)?;
     let weir = asking(&cluster, QUERY, "")?;
     for user in ["bench", "bench_md5"] {
-        assert_eq!(login(&weir, &Login::new(user, "bench").password("bench"))?, "", "{user}");
-        assert_eq!(login(&weir, &Login::new(user, "bench").password("x"))?, "28P01", "{user}");
+        assert_eq!(weir.login(&Login::new(user, "bench").password("bench"))?, "", "{user}");
+        assert_eq!(weir.login(&Login::new(user, "bench").password("x"))?, "28P01", "{user}");
     }
     Ok(())
 }
@@ -224,14 +212,14 @@ fn aes_secrets_are_passwords() -> Result<()> {
     let options =
         PgweirOptions { passwords, yaml: format!("pool_key_file: {key}\n"), ..PgweirOptions::default() };
     let weir = Pgweir::start_with(&cluster, &options)?;
-    assert_eq!(login(&weir, &Login::bench())?, "");
-    assert_eq!(login(&weir, &Login::bench().password("x"))?, "28P01");
+    assert_eq!(weir.login(&Login::bench())?, "");
+    assert_eq!(weir.login(&Login::bench().password("x"))?, "28P01");
 
     private("key", "another key\n")?;
     weir.signal(Signal::HUP);
     let told = "pool_passwd:1: secret: found an AES secret that the key does not open";
     ensure!(eventually(Duration::from_secs(3), || weir.log().contains(told)), "the wrong key is not told");
-    assert_eq!(login(&weir, &Login::bench())?, "", "a refused reload changes nothing");
+    assert_eq!(weir.login(&Login::bench())?, "", "a refused reload changes nothing");
     Ok(())
 }
 
@@ -248,8 +236,8 @@ fn au_01_lines_of_pgweir_passwd() -> Result<()> {
             ..PgweirOptions::default()
         };
         let weir = Pgweir::start_with(&cluster, &options)?;
-        assert_eq!(login(&weir, &Login::bench())?, "", "{method}");
-        assert_eq!(login(&weir, &Login::bench().password("x"))?, "28P01", "{method}");
+        assert_eq!(weir.login(&Login::bench())?, "", "{method}");
+        assert_eq!(weir.login(&Login::bench().password("x"))?, "28P01", "{method}");
     }
     Ok(())
 }

@@ -226,8 +226,7 @@ fn au_02_passwords_that_need_preparing() -> Result<()> {
     }
     let options = PgweirOptions { passwords: Some(passwords), ..PgweirOptions::default() };
     let mut weir = Pgweir::launch(&cluster, &options)?;
-    weir.wait_answering()?;
-    ensure!(eventually(Duration::from_secs(10), || weir.log().contains("pgweir is ready")), "not ready");
+    weir.wait_ready()?;
     let try_one = |port: u16, index: usize, password: &[u8]| -> Result<bool> {
         let mut command = cluster.install().client("psql");
         let target = format!("host=127.0.0.1 port={port} dbname=bench user=r{index}");

@@ -134,10 +134,13 @@ fn fo_04_the_sample_scripts_promote_follow_and_rejoin() -> Result<()> {
         &format!("streaming {}", cluster.port(new)),
         Duration::from_secs(15),
     )?;
+    // A hook's words are in the log when it has ended, which is after the standby streams.
+    let followed = format!("standby {other} ");
+    ensure!(eventually(Duration::from_secs(15), || weir.log().contains(&followed)), "{}", weir.log());
     let log = weir.log();
     assert_eq!(log.matches("failover.sh: node 0").count(), 1, "{log}");
     assert_eq!(log.matches(&format!("promoting node {new}")).count(), 1);
-    assert_eq!(log.matches(&format!("standby {other} ")).count(), 1);
+    assert_eq!(log.matches(&followed).count(), 1);
     // By hand, with the sample for that.
     let rejoin = script(&cluster, "rejoin.sh", "");
     let data = cluster.data(0);

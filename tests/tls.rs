@@ -71,9 +71,7 @@ fn tl_04_every_mode_of_clients() -> Result<()> {
             let yaml = server_yaml(&pki, ssl);
             let options = PgweirOptions { yaml, auth, ..PgweirOptions::default() };
             let mut weir = Pgweir::launch(&cluster, &options)?;
-            weir.wait_answering()?;
-            let ready = eventually(Duration::from_secs(10), || weir.log().contains("pgweir is ready"));
-            ensure!(ready, "not ready");
+            weir.wait_ready()?;
             let plain = ssl != "require" && rule != "hostssl";
             let tls = ssl != "off" && rule != "hostnossl";
             for (mode, attempts) in [
@@ -411,9 +409,7 @@ fn node_yaml(mode: &str, root: Option<&Pki>) -> String {
 
 fn launched(cluster: &Cluster, yaml: &str) -> Result<Pgweir> {
     let mut weir = Pgweir::launch(cluster, &PgweirOptions::yaml(yaml))?;
-    weir.wait_answering()?;
-    let ready = eventually(Duration::from_secs(10), || weir.log().contains("pgweir is ready"));
-    ensure!(ready, "not ready");
+    weir.wait_ready()?;
     Ok(weir)
 }
 
@@ -564,9 +560,7 @@ fn secrets_are_shown_nowhere() -> Result<()> {
     let yaml = format!("{}sr_check_password: hush-check\nlog_level: debug\n", server_yaml(&pki, "allow"));
     let passwords = Some("bench:TEXThush-bench\npostgres:TEXTpostgres\nstats:TEXTstats\n".to_owned());
     let mut weir = Pgweir::launch(&cluster, &PgweirOptions { yaml, passwords, ..PgweirOptions::default() })?;
-    weir.wait_answering()?;
-    let ready = eventually(Duration::from_secs(10), || weir.log().contains("pgweir is ready"));
-    ensure!(ready, "not ready");
+    weir.wait_ready()?;
     let mut client = Login::bench().password("hush-bench").connect(weir.port())?;
     client.simple("SELECT 1")?;
     for user in ["postgres", "stats"] {

@@ -13,10 +13,6 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         "flush with a body",
         "a Flush with a body that comes in pieces may be taken as one all the same: no 08P01",
     ),
-    (
-        "names like ours",
-        "among many clients a statement that SQL has prepared under a name of our own making may not be found: 26000",
-    ),
     ("prepared statements seen", "pg_prepared_statements shows what the backend holds, under our names"),
     (
         "plan of a changed table",

@@ -15,7 +15,7 @@ use crate::client::RawClient;
 use crate::cluster::{Cluster, tail};
 use crate::login::Login;
 use crate::procs;
-use crate::rows::Rows;
+use crate::rows::{Rows, sqlstate};
 use crate::tools::http_get;
 
 /// How clients authenticate.
@@ -186,6 +186,17 @@ impl Pgweir {
         Ok(())
     }
 
+    /// Waits until it says that it is ready; for who must not find out by a login.
+    ///
+    /// # Errors
+    /// When it ends, does not listen, or does not say so in time.
+    pub fn wait_ready(&mut self) -> Result<()> {
+        self.wait_answering()?;
+        let ready = crate::eventually(self.patience, || self.log().contains("pgweir is ready"));
+        ensure!(ready, "pgweir is not ready\n{}", self.log());
+        Ok(())
+    }
+
     /// Waits until SHOW POOL_NODES has `n` nodes up, one of them the primary.
     ///
     /// # Errors
@@ -225,6 +236,18 @@ impl Pgweir {
         Ok(())
     }
 
+    /// Waits until a new session would run `sql` on node number `node`: until the catalog is known, a read of a
+    /// table goes to the primary.
+    ///
+    /// # Errors
+    /// When it would not in time.
+    pub fn wait_routed(&self, sql: &str, node: usize) -> Result<()> {
+        let explained = || self.client()?.simple(&format!("PGWEIR EXPLAIN {sql}"))?.get(0, "node");
+        let is_there = || explained().is_ok_and(|there| there == node.to_string());
+        ensure!(crate::eventually(self.patience, is_there), "{sql} goes to node {:?}", explained());
+        Ok(())
+    }
+
     /// The rows of SHOW POOL_NODES by column name.
     ///
     /// # Errors
@@ -239,6 +262,18 @@ impl Pgweir {
     /// As [`Login::connect`].
     pub fn client(&self) -> Result<RawClient> {
         RawClient::bench(self.port)
+    }
+
+    /// The SQLSTATE with which a login or its first statement is refused; empty when both work.
+    ///
+    /// # Errors
+    /// Anything else that goes wrong.
+    pub fn login(&self, login: &Login) -> Result<String> {
+        match login.connect(self.port).and_then(|mut client| client.scalar("SELECT current_user")) {
+            Ok(_user) => Ok(String::new()),
+            Err(error) if sqlstate(&error).is_empty() => Err(error),
+            Err(error) => Ok(sqlstate(&error).to_owned()),
+        }
     }
 
     /// Runs a command in the admin database as the admin `postgres`; rows by column name.

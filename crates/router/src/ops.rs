@@ -184,9 +184,11 @@ fn prepared(tokens: &[Token<'_>], sql: &[u8]) -> Option<SessionOp> {
     if first.is("prepare") {
         let (name, after) = rest.split_first()?;
         after.first().filter(|next| next.is("as") || next.is_punct("("))?;
-        let repeatable = if is_repeatable(tokens) { Repeatable::Yes } else { Repeatable::No };
-        let text = text_of(tokens, sql)?.to_vec();
-        return Some(SessionOp::Prepare { name: name_of(name)?, text, repeatable });
+        let name = name_of(name)?;
+        // Under a disguised name it is not the client's alone, unless the backend is.
+        let repeats = is_repeatable(tokens) && disguised(&name).is_none();
+        let repeatable = if repeats { Repeatable::Yes } else { Repeatable::No };
+        return Some(SessionOp::Prepare { name, text: text_of(tokens, sql)?.to_vec(), repeatable });
     }
     if first.is("deallocate") {
         return deallocated(rest);
@@ -271,11 +273,17 @@ pub fn disguised(name: &[u8]) -> Option<Vec<u8>> {
     Some(other)
 }
 
-/// `sql` with every name that could be one of our statements' disguised; `None` when there is none.
+/// `sql` with every name of a prepared statement that could be one of ours disguised; `None` when there is none.
 #[must_use]
 pub fn with_names_disguised(sql: &[u8], standard_conforming_strings: bool) -> Option<Vec<u8>> {
-    let mut found = None;
-    for token in Lexer::new(sql, standard_conforming_strings).filter(Token::is_name) {
+    let (mut found, mut before) = (None, None);
+    for token in Lexer::new(sql, standard_conforming_strings) {
+        let named =
+            before.is_some_and(|before: Token<'_>| before.is_any(&["prepare", "execute", "deallocate"]));
+        before = Some(token);
+        if !named || !token.is_name() {
+            continue;
+        }
         let start = (token.text.as_ptr() as usize).checked_sub(sql.as_ptr() as usize)?;
         if let Some(other) = disguised(&catalog_name(&token)).filter(|other| other.len() == token.text.len())
         {
@@ -374,6 +382,9 @@ mod tests {
             |sql: &str| with_names_disguised(sql.as_bytes(), true).map(|sql| String::from_utf8(sql).unwrap());
         assert_eq!(masked("EXECUTE Pgweir_3('pgweir_3')").as_deref(), Some("EXECUTE pgweir_d('pgweir_3')"));
         assert_eq!(masked("DEALLOCATE \"pgweir_3\"").as_deref(), Some("DEALLOCATE \"pgweir_d\""));
-        assert_eq!(masked("SELECT 1"), None);
+        let prepare = "PREPARE pgweir_3 AS SELECT pgweir_4 FROM pgweir_5";
+        assert_eq!(masked(prepare).as_deref(), Some("PREPARE pgweir_d AS SELECT pgweir_4 FROM pgweir_5"));
+        assert_eq!(masked("SELECT pgweir_1 FROM pgweir_2"), None);
+        assert!(!op("PREPARE pgweir_3 AS SELECT 1").covers(PinReason::SqlPrepare), "shared with nobody");
     }
 }
