@@ -86,7 +86,12 @@ case $what in
   bench) have pgbench || [ -x "$(server_bin)/pgbench" ] || need postgresql-contrib; have python3 || need python3 ;;
   *) say "need.sh: unknown target '$what' (run, test, drivers or bench)"; exit 64 ;;
 esac
-[ -n "$missing" ] || exit 0
+# What is not installed but unpacked below target/: nobody has to be root for it.
+bring_tools() { [ "$what" != test ] || [ "$mode" != install ] || sh "$(dirname "$0")/tools.sh"; }
+if [ -z "$missing" ]; then
+  bring_tools
+  exit
+fi
 
 advise() {
   say "missing:$missing (PostgreSQL $minimum or newer). Install it, then try again:"
@@ -132,3 +137,4 @@ if ! install; then
 fi
 # A second look, without installing: a package that did not bring what it should is said, not ignored.
 sh "$0" "$what" --check
+bring_tools

@@ -96,6 +96,31 @@ fn show_pool_nodes_by_both_protocols_anywhere() -> Result<()> {
     Ok(())
 }
 
+/// `replication_state` and `replication_sync_state` are the primary's `pg_stat_replication`, in SHOW POOL_NODES and the
+/// status for programs.
+#[test]
+fn pool_nodes_tell_how_the_standbys_replicate() -> Result<()> {
+    let (cluster, weir) = rig(2, "")?;
+    let states = |nodes: &[BTreeMap<String, String>]| -> Vec<(String, String)> {
+        let of = |node: &BTreeMap<String, String>| {
+            (node["replication_state"].clone(), node["replication_sync_state"].clone())
+        };
+        nodes.iter().map(of).collect()
+    };
+    let pair = |state: &str, sync: &str| (state.to_owned(), sync.to_owned());
+    let limit = std::time::Duration::from_secs(10);
+    let asynchronous = [pair("", ""), pair("streaming", "async"), pair("streaming", "async")];
+    weir.wait_pool_nodes(limit, |nodes| states(nodes) == asynchronous)?;
+    cluster.sql(0, "ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (n2, n1)'")?;
+    cluster.sql(0, "SELECT pg_reload_conf()")?;
+    let synchronous = [pair("", ""), pair("streaming", "potential"), pair("streaming", "sync")];
+    weir.wait_pool_nodes(limit, |nodes| states(nodes) == synchronous)?;
+    let status: serde_json::Value =
+        serde_json::from_str(&http_get(weir.metrics_port(), "/status")?.body).context("/status")?;
+    assert_eq!(status["nodes"][2]["replication_sync_state"], "sync");
+    Ok(())
+}
+
 #[test]
 fn select_counts_add_up() -> Result<()> {
     let (_cluster, weir) = rig(2, "")?;

@@ -302,3 +302,34 @@ fn fo_11_starts_and_stops_with_all_nodes_down() -> Result<()> {
     assert_eq!(weir.stop()?, 0);
     Ok(())
 }
+
+/// RL-03: a COPY finishes, a session of the console is told goodbye at once and one that waits for a backend when it was
+/// served, and a transaction that failed is not told that it succeeded.
+#[test]
+fn rl_03_copy_console_and_who_waits() -> Result<()> {
+    let (cluster, mut weir) = rig(0, "default_pool_size: 2")?;
+    cluster.setup("CREATE TABLE copied(id int); GRANT ALL ON copied TO bench")?;
+    let mut copy = weir.client()?;
+    copy.send(&msgs().Q("COPY copied FROM STDIN"))?;
+    copy.read_count(1)?;
+    let mut failed = weir.client()?;
+    failed.simple("BEGIN")?;
+    failed.sqlstate_of("SELECT 1/0")?;
+    let mut waiting = weir.client()?;
+    waiting.send(&msgs().Q("SELECT 'waited'"))?;
+    let mut console = Login::new("postgres", "pgweir").connect(weir.port())?;
+    let queued = || weir.admin("SHOW WAITING").is_ok_and(|rows| rows.len() == 1);
+    ensure!(eventually(Duration::from_secs(10), queued), "{:?}", weir.admin("SHOW WAITING"));
+    console.scalar("SELECT 1")?;
+    weir.signal(Signal::TERM);
+    assert_eq!(console.read_to_end()?.to_string(), "E(57P01)");
+    ensure!(weir.is_alive()?, "ended before the COPY did");
+    copy.send(&msgs().d(b"1\n2\n").c())?;
+    assert_eq!(copy.read_to_end()?.to_string(), "C(COPY 2) Z(I) E(57P01)");
+    assert_eq!(waiting.read_to_end()?.to_string(), "T D(waited) C(SELECT 1) Z(I) E(57P01)");
+    failed.send(&msgs().Q("COMMIT"))?;
+    assert_eq!(failed.read_to_end()?.to_string(), "C(ROLLBACK) Z(I) E(57P01)");
+    assert_eq!(weir.wait_exit(Duration::from_secs(10))?, 0);
+    assert_eq!(cluster.scalar(0, "SELECT count(*) FROM copied")?, "2");
+    Ok(())
+}

@@ -8,18 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use harness::{
-    Cluster, ClusterOptions, Pgweir, PgweirOptions, StopMode, eventually, http_get, msgs, procs, rig,
+    Cluster, ClusterOptions, Pgweir, PgweirOptions, StopMode, eventually, http_get, msgs, outside, procs, rig,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
-
-fn installed(program: &str) -> bool {
-    let found = Command::new(program).arg("--help").output().is_ok();
-    if !found {
-        println!("{program} is not installed: not tested");
-    }
-    found
-}
 
 /// A program that is ended with the test.
 struct Running(Child);
@@ -45,16 +37,13 @@ fn repository() -> PathBuf {
 /// its application_name who it is.
 #[test]
 fn pgbouncer_exporter_reads_the_console() -> Result<()> {
-    if !installed("prometheus-pgbouncer-exporter") {
-        return Ok(());
-    }
+    let Some(mut command) = outside::command("prometheus-pgbouncer-exporter")? else { return Ok(()) };
     let (cluster, weir) = rig(1, "")?;
     let mut client = weir.client()?;
     for _ in 0..3 {
         client.scalar("SELECT 1")?;
     }
     let port = procs::free_port()?;
-    let mut command = Command::new("prometheus-pgbouncer-exporter");
     command
         .args(["--port", &port.to_string(), "--host", "127.0.0.1", "--pgbouncer-host", "127.0.0.1"])
         .args(["--pgbouncer-port", &weir.port().to_string(), "--pgbouncer-user", "stats"])
@@ -75,12 +64,9 @@ fn pgbouncer_exporter_reads_the_console() -> Result<()> {
 }
 
 fn promtool(args: &[&str], input: &str) -> Result<()> {
-    let mut promtool = Command::new("promtool")
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
+    let Some(mut command) = outside::command("promtool")? else { return Ok(()) };
+    let mut promtool =
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     promtool.stdin.take().context("no stdin")?.write_all(input.as_bytes())?;
     let out = promtool.wait_with_output()?;
     let said = [out.stdout, out.stderr].concat();
@@ -92,9 +78,6 @@ fn promtool(args: &[&str], input: &str) -> Result<()> {
 /// and it answers within a second.
 #[test]
 fn ad_06_metrics_are_valid_in_every_state() -> Result<()> {
-    if !installed("promtool") {
-        return Ok(());
-    }
     let cluster = Cluster::new(ClusterOptions { standbys: 1, ..ClusterOptions::default() })?;
     let strange = "we\"ird\\ \u{e9}";
     cluster.sql(0, &format!("CREATE DATABASE \"{}\"", strange.replace('"', "\"\"")))?;
@@ -188,9 +171,7 @@ fn ask(port: u16, query: &str) -> Result<serde_json::Value> {
 /// pool that is exhausted; every query of the dashboard runs.
 #[test]
 fn prometheus_scrapes_and_alerts_fire() -> Result<()> {
-    if !installed("prometheus") {
-        return Ok(());
-    }
+    let Some(mut command) = outside::command("prometheus")? else { return Ok(()) };
     let mut cluster = Cluster::new(ClusterOptions { standbys: 1, ..ClusterOptions::default() })?;
     let weir = Pgweir::start(&cluster, "default_pool_size: 1\nfailover_hold_timeout: 0")?;
     let rules = std::fs::read_to_string(repository().join("etc/prometheus/pgweir.rules.yml"))?;
@@ -219,7 +200,6 @@ fn prometheus_scrapes_and_alerts_fire() -> Result<()> {
             weir.metrics_port()
         ),
     )?;
-    let mut command = Command::new("prometheus");
     command
         .arg(format!("--config.file={}", root.join("prometheus.yml").display()))
         .arg(format!("--storage.tsdb.path={}", root.join("tsdb").display()))

@@ -5,6 +5,8 @@
 mod documents;
 #[path = "tidy/edges.rs"]
 mod edges;
+#[path = "tidy/errors.rs"]
+mod errors;
 #[path = "tidy/invariants.rs"]
 mod invariants;
 #[path = "tidy/metadata.rs"]

@@ -16,6 +16,7 @@ pub mod fake;
 pub mod install;
 pub mod login;
 pub mod messages;
+pub mod outside;
 pub mod pgweir;
 pub mod pki;
 pub mod procs;

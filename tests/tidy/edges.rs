@@ -49,7 +49,7 @@ const KNOWN: [&str; 41] = [
     "nix",
     "sha1",
     "libc",
-    "sd-notify",
+    "listenfd",
 ];
 
 /// Crates of ours without I/O: nothing they are built on may do any either.

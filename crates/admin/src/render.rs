@@ -91,6 +91,19 @@ pub(crate) fn seconds_and_micros(time: Duration) -> (Cell, Cell) {
 }
 
 /// A count as a cell.
+/// Events in a span of time; none in no time.
+pub(crate) fn per_second(count: u64, within: Duration) -> f64 {
+    // Counts of a while are far below 2^53.
+    #[allow(clippy::cast_precision_loss, reason = "a rate")]
+    let count = count as f64;
+    if within.is_zero() { 0.0 } else { count / within.as_secs_f64() }
+}
+
+/// The share of each of so many.
+pub(crate) fn mean(time: Duration, count: u64) -> Duration {
+    time.checked_div(u32::try_from(count).unwrap_or(u32::MAX)).unwrap_or_default()
+}
+
 pub(crate) fn count(number: u64) -> Cell {
     Cell::Int(i64::try_from(number).unwrap_or(i64::MAX))
 }

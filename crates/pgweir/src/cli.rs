@@ -3,12 +3,13 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use config::{Config, ConfigErrors};
 
-use crate::{check, demo, orders, passwd, remote, route, run, status};
+use crate::{check, demo, orders, passwd, remote, route, run, status, top};
 
 /// The arguments cannot be used (`EX_USAGE` of sysexits.h).
 const EX_USAGE: u8 = 64;
@@ -31,6 +32,9 @@ enum Command {
     Check {
         /// The configuration file
         file: PathBuf,
+        /// Go to every node as well, and say what is wrong there and what to do about it
+        #[arg(long)]
+        connect: bool,
     },
     /// Make the running pgweir read its configuration again
     Reload(ConfigFile),
@@ -49,6 +53,17 @@ enum Command {
         /// As JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Show what the running pgweir is doing, again and again
+    Top {
+        #[command(flatten)]
+        file: ConfigFile,
+        /// Seconds between two readings
+        #[arg(short, long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        delay: u64,
+        /// So many readings, then end; 0 is for ever
+        #[arg(short = 'n', long, default_value_t = 0)]
+        count: u32,
     },
     /// Take a node back that was detached or has failed
     Attach(NodeOrder),
@@ -163,10 +178,12 @@ pub(crate) fn main() -> ExitCode {
 fn execute(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(file) => run::run(&file.file),
-        Command::Check { file } => check::check(&file),
+        Command::Check { file, connect: false } => check::check(&file),
+        Command::Check { file, connect: true } => check::check_nodes(&file),
         Command::Reload(file) => remote::reload(&file.file),
         Command::Stop { file, mode } => remote::stop(&file.file, mode),
         Command::Status { file, json } => status::status(&file.file, json),
+        Command::Top { file, delay, count } => top::top(&file.file, Duration::from_secs(delay), count),
         Command::Attach(order) => order.give("ATTACH NODE", ""),
         Command::Detach { order, force } => order.give("DETACH NODE", if force { " FORCE" } else { "" }),
         Command::Promote(order) => order.give("PROMOTE NODE", ""),
@@ -212,12 +229,15 @@ mod tests {
         for line in [
             "run -f pgweir.yaml",
             "check pgweir.yaml",
+            "check --connect pgweir.yaml",
             "reload -f pgweir.yaml",
             "stop -f pgweir.yaml",
             "stop -m fast -f pgweir.yaml",
             "stop -m immediate -f pgweir.yaml",
             "status --json -f pgweir.yaml",
             "route -f pgweir.yaml select",
+            "top -f pgweir.yaml",
+            "top -f pgweir.yaml -d 1 -n 2",
             "attach -f pgweir.yaml 1",
             "detach -f pgweir.yaml 1 --force -U admin",
             "promote -f pgweir.yaml 2",

@@ -11,6 +11,7 @@ use proxy::connect::{
     ConnectError, ConnectOptions, Connected, NodeAddress, QueryError, connect, credentials, query,
 };
 
+use crate::senders;
 use crate::specs::ProbeSpec;
 
 /// All that we want to know. PostgreSQL 10 and later; what it calls is open to every user unless somebody revoked it.
@@ -122,6 +123,11 @@ impl Link {
     pub(crate) async fn capacity(&mut self) -> Result<Capacity, ProbeError> {
         let rows = query(&mut self.connected, CAPACITY, self.within).await?;
         capacity(&rows).ok_or(ProbeError::Nonsense)
+    }
+
+    /// Asks whom the node sends its WAL to: the rows of [`senders::QUESTION`].
+    pub(crate) async fn senders(&mut self) -> Result<Vec<Vec<Option<String>>>, ProbeError> {
+        Ok(query(&mut self.connected, senders::QUESTION, self.within).await?)
     }
 
     /// Asks; when the node refuses to tell everything, for what is needed.

@@ -20,6 +20,7 @@ use crate::actor::Cluster;
 use crate::clock::Clock;
 use crate::health::Health;
 use crate::probe_query::{Fault, Link, ProbeError};
+use crate::senders::Senders;
 use crate::specs::ProbeSpec;
 
 /// Who can be woken: one bell per node.
@@ -52,28 +53,29 @@ impl Wakes {
     }
 }
 
+/// Where what the probes learn is kept. Cloning shares it.
+#[derive(Clone)]
+pub(crate) struct Learned {
+    pub(crate) health: Health,
+    pub(crate) senders: Senders,
+    pub(crate) capacities: Arc<Capacities>,
+}
+
 /// The probes of all nodes.
 pub(crate) struct Probes {
     tasks: Tasks,
     wakes: Wakes,
     cluster: Cluster,
     clock: Clock,
-    health: Health,
-    capacities: Arc<Capacities>,
+    learned: Learned,
     specs: Vec<ProbeSpec>,
     running: Vec<JoinHandle<()>>,
 }
 
 impl Probes {
     /// No probe yet.
-    pub(crate) fn new(
-        tasks: Tasks,
-        wakes: Wakes,
-        cluster: Cluster,
-        clock: Clock,
-        (health, capacities): (Health, Arc<Capacities>),
-    ) -> Self {
-        Self { tasks, wakes, cluster, clock, health, capacities, specs: Vec::new(), running: Vec::new() }
+    pub(crate) fn new(tasks: Tasks, wakes: Wakes, cluster: Cluster, clock: Clock, learned: Learned) -> Self {
+        Self { tasks, wakes, cluster, clock, learned, specs: Vec::new(), running: Vec::new() }
     }
 
     /// Whether these are the probes that run.
@@ -96,7 +98,8 @@ impl Probes {
             specs.iter().map(|spec| spec.backend.to_string()).collect()
         };
         if addresses(&specs) != addresses(&self.specs) {
-            self.health.forget();
+            self.learned.health.forget();
+            self.learned.senders.forget_all();
         }
         let bells = self.wakes.replace(specs.len());
         for (spec, bell) in specs.iter().zip(bells) {
@@ -105,9 +108,8 @@ impl Probes {
                 bell,
                 cluster: self.cluster.clone(),
                 clock: self.clock,
-                health: self.health.clone(),
+                learned: self.learned.clone(),
                 link: None,
-                capacities: Arc::clone(&self.capacities),
                 knows_capacity: false,
                 said: None,
             };
@@ -123,9 +125,8 @@ struct Probe {
     bell: Arc<Bell>,
     cluster: Cluster,
     clock: Clock,
-    health: Health,
+    learned: Learned,
     link: Option<Link>,
-    capacities: Arc<Capacities>,
     /// The node has said over this link how many connections it takes.
     knows_capacity: bool,
     /// What was said last about its failures: the same is not said twice.
@@ -140,6 +141,7 @@ impl Probe {
                 self.cluster.send(event);
             }
             self.learn_capacity().await;
+            self.learn_senders().await;
             self.rest(begun + self.spec.period).await;
         }
     }
@@ -166,11 +168,11 @@ impl Probe {
         let failure = match outcome {
             Ok(Ok(facts)) => {
                 self.said = None;
-                self.health.checked(node, took, None);
+                self.learned.health.checked(node, took, None);
                 return Some(Event::CheckOk { node, started, facts });
             }
             Ok(Err(error)) => {
-                self.health.checked(node, took, Some(&error.to_string()));
+                self.learned.health.checked(node, took, Some(&error.to_string()));
                 self.say(error.to_string());
                 match error.fault() {
                     Fault::Node(failure) => failure,
@@ -178,7 +180,7 @@ impl Probe {
                 }
             }
             Err(_) => {
-                self.health.checked(node, took, Some("no answer within the time allowed"));
+                self.learned.health.checked(node, took, Some("no answer within the time allowed"));
                 self.say("no answer within the time allowed".to_owned());
                 ConnectFailure::TimedOut
             }
@@ -212,13 +214,33 @@ impl Probe {
         match timeout(self.spec.check.timeout, Box::pin(link.capacity())).await {
             Ok(Ok(capacity)) => {
                 let Backend { hostname, port, .. } = &self.spec.backend;
-                self.capacities.learn(NodeAddress { hostname: hostname.clone(), port: *port }, capacity);
+                self.learned
+                    .capacities
+                    .learn(NodeAddress { hostname: hostname.clone(), port: *port }, capacity);
                 self.knows_capacity = true;
             }
             // The next check finds out what is wrong with the link.
             Ok(Err(error)) => tracing::debug!(node = self.spec.node.0, %error, "max_connections not known"),
             // Its answer would be taken for the next check's.
             Err(_) => self.link = None,
+        }
+    }
+
+    /// Asks whom the node sends its WAL to, after the check.
+    async fn learn_senders(&mut self) {
+        let node = self.spec.node;
+        let Some(link) = self.link.as_mut() else { return self.learned.senders.forget(node) };
+        match timeout(self.spec.check.timeout, Box::pin(link.senders())).await {
+            Ok(Ok(rows)) => self.learned.senders.told(node, &rows),
+            Ok(Err(error)) => {
+                self.learned.senders.forget(node);
+                tracing::debug!(node = node.0, %error, "replication states not known");
+            }
+            Err(_) => {
+                self.learned.senders.forget(node);
+                // Its answer would be taken for the next check's.
+                self.link = None;
+            }
         }
     }
 

@@ -15,6 +15,7 @@ use anyhow::Context;
 use cluster::{Core, Freshness, NodeReport, NodeState, Topology};
 use config::Config;
 use proxy::capacity::Capacities;
+use proxy::listener::Inherited;
 use proxy::tls::TlsSetup;
 use proxy::{Deps, Proxy, ShutdownMode};
 use telemetry::logging::{self, Logging};
@@ -28,15 +29,17 @@ use crate::clock::Clock;
 use crate::control::{self, Already, Command};
 use crate::events::Events;
 use crate::health::Health;
+use crate::notify::Notify;
 use crate::pid_file::PidFile;
-use crate::probes::{Probes, Wakes};
-use crate::reload::Reloader;
+use crate::probes::{Learned, Probes, Wakes};
+use crate::reload::{ReloadError, Reloader};
 use crate::sampler;
+use crate::senders::Senders;
 use crate::signals::{Asked, Signals};
 use crate::stopping::{Step, Stopping};
 use crate::view::View;
 use crate::vocabulary::Words;
-use crate::{drain, files, http, pcp, specs};
+use crate::{drain, files, http, inherited, pcp, specs};
 
 /// How long the start waits for the nodes' first answers before clients are let in. With a node that does not answer
 /// it takes that long.
@@ -51,6 +54,7 @@ const LOOK_AT_COUNTS: Duration = Duration::from_secs(10);
 /// The configuration is refused, another pgweir runs, or something cannot be started.
 pub(crate) fn run(file: &Path) -> Result<ExitCode, Failure> {
     let clock = Clock::start();
+    let inherited = inherited::take()?;
     let config = load(file)?;
     let logging = logging::init(&specs::logging(&config))?;
     for warning in &config.warnings {
@@ -59,12 +63,13 @@ pub(crate) fn run(file: &Path) -> Result<ExitCode, Failure> {
     let pid_file = config.pid_file.as_deref().map(PidFile::create).transpose()?;
     let file_limit = files::raise_limit();
     files::compare(specs::files(&config), file_limit);
+    let notify = Notify::from_env()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let signals = Signals::new().context("cannot take over the signals")?;
-        let start = Start { clock, file, file_limit, logging, tasks };
-        let mut supervisor = start.start(config, signals).await?;
+        let start = Start { clock, file, file_limit, logging, tasks, notify };
+        let mut supervisor = start.start(config, signals, inherited).await?;
         supervisor.serve().await;
         supervisor.proxy.stop();
         tracing::info!("pgweir has ended");
@@ -83,6 +88,7 @@ struct Start<'a> {
     file_limit: Option<u64>,
     logging: Logging,
     tasks: Tasks,
+    notify: Notify,
 }
 
 /// What the parts share.
@@ -97,19 +103,15 @@ struct Shared {
     freshness: Published<Freshness>,
     events: Events,
     health: Health,
+    senders: Senders,
     wish: sampler::Wish,
     capacities: Arc<Capacities>,
 }
 
-impl Start<'_> {
-    async fn start(self, config: Config, signals: Signals) -> anyhow::Result<Supervisor> {
-        tracing::info!(version = env!("CARGO_PKG_VERSION"), file = %self.file.display(), "pgweir starts");
-        let metrics = Arc::new(Metrics::new(&Words::new().vocabulary(), self.clock.started_at())?);
-        metrics.set_nodes(&specs::labels(&config))?;
-        let core = Core::new(specs::settings(&config), specs::nodes(&config), self.clock.now());
-        let tls = TlsSetup::build(&config)?;
-        let probe_specs = specs::probes(&config, &tls.nodes);
-        let shared = Shared {
+impl Shared {
+    /// At the start nothing is known but the configuration.
+    fn new(config: Config, tls: TlsSetup, core: &Core, metrics: Arc<Metrics>) -> Self {
+        Self {
             topology: Published::new(core.topology().clone()),
             reports: Published::new(core.reports()),
             state: Published::new(ProcessState::Active),
@@ -118,15 +120,41 @@ impl Start<'_> {
             wish: Arc::default(),
             events: Events::default(),
             health: Health::default(),
+            senders: Senders::default(),
             capacities: Arc::default(),
             config: Published::new(config),
             tls: Published::new(tls),
             metrics,
-        };
+        }
+    }
+
+    fn learned(&self) -> Learned {
+        Learned {
+            health: self.health.clone(),
+            senders: self.senders.clone(),
+            capacities: Arc::clone(&self.capacities),
+        }
+    }
+}
+
+impl Start<'_> {
+    async fn start(
+        self,
+        config: Config,
+        signals: Signals,
+        inherited: Vec<Inherited>,
+    ) -> anyhow::Result<Supervisor> {
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), file = %self.file.display(), "pgweir starts");
+        let metrics = Arc::new(Metrics::new(&Words::new().vocabulary(), self.clock.started_at())?);
+        metrics.set_nodes(&specs::labels(&config))?;
+        let core = Core::new(specs::settings(&config), specs::nodes(&config), self.clock.now());
+        let tls = TlsSetup::build(&config)?;
+        let probe_specs = specs::probes(&config, &tls.nodes);
+        let shared = Shared::new(config, tls, &core, metrics);
         let wakes = Wakes::default();
         let cluster = self.start_cluster(core, &shared, wakes.clone())?;
-        let learns = (shared.health.clone(), Arc::clone(&shared.capacities));
-        let mut probes = Probes::new(self.tasks.clone(), wakes, cluster.clone(), self.clock, learns);
+        let mut probes =
+            Probes::new(self.tasks.clone(), wakes, cluster.clone(), self.clock, shared.learned());
         probes.start(probe_specs);
         self.start_sampler(&shared);
         first_answers(&shared.topology).await;
@@ -138,7 +166,8 @@ impl Start<'_> {
         http::start(&shared.config.load(), &self.tasks, &view, &shared.metrics).await?;
         let console = AdminConsole::new(Arc::clone(&view), Arc::new(control));
         pcp::start(&shared.config.load(), &self.tasks, &view, &console).await?;
-        let proxy = self.start_proxy(&shared, &cluster, console)?;
+        let proxy = self.start_proxy(&shared, (&cluster, console), inherited)?;
+        self.notify.keep(&self.tasks, view, Arc::clone(&shared.proxy));
         drain::start(&self.tasks, shared.topology.clone(), Arc::clone(&shared.proxy), cluster.clone());
         let reloader = Reloader {
             file: self.file.to_owned(),
@@ -154,6 +183,7 @@ impl Start<'_> {
         };
         let stopping = Stopping::default();
         tracing::info!("pgweir is ready");
+        self.notify.ready();
         Ok(Supervisor {
             clock: self.clock,
             signals,
@@ -162,6 +192,7 @@ impl Start<'_> {
             proxy,
             stopping,
             state: shared.state,
+            notify: self.notify,
         })
     }
 
@@ -216,6 +247,7 @@ impl Start<'_> {
             proxy: Arc::clone(&shared.proxy),
             events: shared.events.clone(),
             health: shared.health.clone(),
+            senders: shared.senders.clone(),
             averages: Arc::new(Averages::new(self.clock.started())),
         }
     }
@@ -223,8 +255,8 @@ impl Start<'_> {
     fn start_proxy(
         &self,
         shared: &Shared,
-        cluster: &Cluster,
-        console: AdminConsole,
+        (cluster, console): (&Cluster, AdminConsole),
+        inherited: Vec<Inherited>,
     ) -> anyhow::Result<Arc<Proxy>> {
         let cluster = cluster.clone();
         let deps = Deps {
@@ -239,7 +271,7 @@ impl Start<'_> {
             freshness: shared.freshness.clone(),
             want_fresh: sampler::wish(&shared.wish),
         };
-        let proxy = Proxy::start(deps, &self.tasks)?;
+        let proxy = Proxy::start(deps, &self.tasks, inherited)?;
         // Set once, here: the start happens once.
         let _ = shared.proxy.set(Arc::clone(&proxy));
         Ok(proxy)
@@ -275,6 +307,7 @@ struct Supervisor {
     proxy: Arc<Proxy>,
     stopping: Stopping,
     state: Published<ProcessState>,
+    notify: Notify,
 }
 
 /// What woke the supervisor.
@@ -324,7 +357,7 @@ impl Supervisor {
             Asked::Immediate => self.stopping.ask(Shutdown::Immediate, now),
             Asked::Reload => {
                 // Told in the log and the metrics.
-                let _ = self.reloader.reload().await;
+                let _ = self.reload().await;
                 Step::Nothing
             }
             Asked::ReopenLogs => {
@@ -337,11 +370,19 @@ impl Supervisor {
         self.take(step);
     }
 
+    /// Reloads, and tells the service manager when that begins and ends.
+    async fn reload(&mut self) -> Result<String, ReloadError> {
+        self.notify.reloading();
+        let outcome = self.reloader.reload().await;
+        self.notify.reloaded(outcome.is_ok());
+        outcome
+    }
+
     async fn command(&mut self, command: Command) {
         match command {
             // Whoever asked may be gone by the time of the answer, here and below.
             Command::Reload(reply) => {
-                let _ = reply.send(self.reloader.reload().await);
+                let _ = reply.send(self.reload().await);
             }
             Command::Set { key, value, reply } => {
                 let _ = reply.send(self.reloader.set(key, value).await);
@@ -369,6 +410,7 @@ impl Supervisor {
         tracing::info!(mode = word, "pgweir stops");
         self.reloader.events.process("stop", word, "");
         self.state.publish(ProcessState::Stopping);
+        self.notify.stopping(word, self.reloader.config.load().shutdown_timeout);
         self.proxy.shutdown(mode);
     }
 }

@@ -54,7 +54,7 @@ const NODES: &[(&str, &str)] = &[
     ("position", "replay"),
     ("since", "last_status_change"),
 ];
-const POOLS: &[(&str, &str)] = &[
+pub(crate) const POOLS: &[(&str, &str)] = &[
     ("node", "node_id"),
     ("database", "database"),
     ("user", "user"),
@@ -103,7 +103,8 @@ fn text(value: Option<&Value>) -> String {
     }
 }
 
-fn table(columns: &[(&str, &str)], rows: &[Value]) -> String {
+/// A table for people: headings, and the fields of each row.
+pub(crate) fn table(columns: &[(&str, &str)], rows: &[Value]) -> String {
     let mut lines: Vec<Vec<String>> =
         vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect()];
     lines.extend(rows.iter().map(|row| columns.iter().map(|(_, name)| text(row.get(*name))).collect()));

@@ -23,6 +23,7 @@ use crate::clock::Clock;
 use crate::events::Events;
 use crate::health::Health;
 use crate::memory;
+use crate::senders::{Senders, Sending};
 
 /// The snapshots. The proxy comes last to life and is bound late: it needs the console, which needs this.
 pub(crate) struct View {
@@ -37,11 +38,13 @@ pub(crate) struct View {
     pub(crate) averages: Arc<Averages>,
     pub(crate) events: Events,
     pub(crate) health: Health,
+    pub(crate) senders: Senders,
 }
 
 impl View {
     fn node(&self, node: &Node, report: Option<NodeReport>, counters: Option<&NodeMetrics>) -> NodeRow {
         let facts = report.and_then(|report| report.facts);
+        let Sending { state, sync_state } = self.sending(node);
         NodeRow {
             id: node.id,
             hostname: node.hostname.to_string(),
@@ -52,8 +55,8 @@ impl View {
             role: node.role,
             seen_role: facts.map_or(Role::Unknown, seen_role),
             delay: self.delay(node),
-            replication_state: String::new(),
-            sync_state: String::new(),
+            replication_state: state,
+            sync_state,
             changed_at: self.clock.wall(node.changed_at),
             statements: counters.map(statements).unwrap_or_default(),
             errors: counters.map(errors).unwrap_or_default(),
@@ -68,6 +71,21 @@ impl View {
 impl View {
     fn fresh_as_of(&self, node: NodeId) -> Option<SystemTime> {
         Some(self.clock.wall(self.freshness.load().of(node).as_of?))
+    }
+
+    /// What `pg_stat_replication` says of a standby.
+    fn sending(&self, node: &Node) -> Sending {
+        let config = self.config.load();
+        let backend = config.backends.get(node.id.index());
+        // During a reload the configuration is ahead of the topology.
+        let backend =
+            backend.filter(|backend| *backend.hostname == *node.hostname && backend.port == node.port);
+        match backend {
+            Some(backend) if node.role != Role::Primary => {
+                self.senders.of(node.id, backend, self.topology.load().primary)
+            }
+            _ => Sending::default(),
+        }
     }
 
     /// In the unit of the limit that is configured, as Pgpool-II shows it; what the health check knows in bytes stands

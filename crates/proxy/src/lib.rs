@@ -104,14 +104,21 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Binds the listening sockets and starts the workers. `control` is the control plane's runtime.
-    /// Must be called inside of it.
+    /// Binds the listening sockets, or takes over those that are `inherited`, and starts the workers. `control` is the
+    /// control plane's runtime. Must be called inside of it.
     ///
     /// # Errors
     /// A socket that cannot be bound, a thread that cannot be started.
-    pub fn start(deps: Deps, control: &Tasks) -> Result<Arc<Self>, StartError> {
+    pub fn start(
+        deps: Deps,
+        control: &Tasks,
+        inherited: Vec<listener::Inherited>,
+    ) -> Result<Arc<Self>, StartError> {
         let config = deps.config.load();
-        let listeners = listener::bind(&config)?;
+        let listeners = match inherited.is_empty() {
+            true => listener::bind(&config)?,
+            false => listener::adopt(inherited)?,
+        };
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let shared = Arc::new(Shared::new(deps, control.clone()));
         let workers = Workers::start(config.workers.unwrap_or(cores), &shared).map_err(StartError::Worker)?;
@@ -193,6 +200,16 @@ impl Proxy {
             ShutdownMode::Patient => {}
             ShutdownMode::Smart => self.shared.registry.raise_all(Flag::Drain),
             ShutdownMode::Fast | ShutdownMode::Immediate => self.shared.registry.raise_all(Flag::Kill),
+        }
+    }
+
+    /// Returns when every worker has run a task: none of them is stuck.
+    pub async fn workers_answer(&self) {
+        let asked: Vec<_> =
+            self.workers.all().map(|worker| worker.tasks.spawn("heartbeat", async {})).collect();
+        for answer in asked {
+            // An error is the end of its runtime, which is no hang.
+            let _ = answer.await;
         }
     }
 

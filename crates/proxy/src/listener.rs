@@ -29,6 +29,9 @@ pub enum ListenError {
         /// Why.
         source: io::Error,
     },
+    /// A socket that was opened for us.
+    #[error("cannot use a socket of LISTEN_FDS: {0}")]
+    Inherited(io::Error),
     /// A Unix socket.
     #[error("cannot listen on {}: {source}", .path.display())]
     Unix {
@@ -58,6 +61,33 @@ impl Drop for SocketFile {
             tracing::debug!(path = ?self.0, error = %error, "cannot remove socket file");
         }
     }
+}
+
+/// A listening socket that somebody else has opened for us.
+#[derive(Debug)]
+pub enum Inherited {
+    /// TCP.
+    Tcp(std::net::TcpListener),
+    /// Unix. Its file is not ours.
+    Unix(std::os::unix::net::UnixListener),
+}
+
+/// Takes over sockets that somebody else has opened. Must be called inside a runtime.
+///
+/// # Errors
+/// One of them cannot be used.
+pub fn adopt(inherited: Vec<Inherited>) -> Result<Vec<Listener>, ListenError> {
+    let adopted = inherited.into_iter().map(|socket| match socket {
+        Inherited::Tcp(listener) => {
+            listener.set_nonblocking(true)?;
+            Ok(Listener::Tcp(TcpListener::from_std(listener)?))
+        }
+        Inherited::Unix(listener) => {
+            listener.set_nonblocking(true)?;
+            Ok(Listener::Unix(UnixListener::from_std(listener)?, SocketFile(None)))
+        }
+    });
+    adopted.collect::<io::Result<_>>().map_err(ListenError::Inherited)
 }
 
 /// A connection that was accepted, not yet on a worker's reactor.

@@ -1,9 +1,10 @@
 //! HTTP on `metrics_listen`: `/metrics` for Prometheus, `/health` and `/ready` for orchestrators, `/status` for
-//! `pgweir status`.
+//! `pgweir status` and `pgweir top`, and a page for people at `/`.
 //!
 //! Every connection is bounded in number, age, header size and the time a header may take. Nothing here waits
 //! for a node: the answers come from snapshots, also when all nodes are down.
 
+mod page;
 mod samples;
 mod status;
 
@@ -14,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -43,6 +44,7 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const JSON: &str = "application/json";
+const HTML: &str = "text/html; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 
 type Body = Full<Bytes>;
@@ -69,7 +71,12 @@ pub const RESOURCES: &[Resource] = &[
         help: "200 when a primary or a standby can be used and pgweir is not stopping, else 503.",
         answer: ready,
     },
-    Resource { path: "/status", help: "What `pgweir status --json` prints.", answer: status_page },
+    Resource { path: "/status", help: "What `pgweir status --json` prints.", answer: status_json },
+    Resource {
+        path: "/",
+        help: "The same for people: nodes, pools, databases and the last events, in HTML that renews itself.",
+        answer: status_page,
+    },
 ];
 
 /// What the answers are made from.
@@ -185,6 +192,12 @@ fn ready(server: &Server) -> Response<Body> {
 }
 
 fn status_page(server: &Server) -> Response<Body> {
+    let mut response = response(StatusCode::OK, HTML, page::page(&*server.view));
+    response.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(page::POLICY));
+    response
+}
+
+fn status_json(server: &Server) -> Response<Body> {
     json(StatusCode::OK, &status::Status::of(&*server.view))
 }
 

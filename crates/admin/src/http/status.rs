@@ -4,7 +4,12 @@ use cluster::{NodeState, Role};
 use serde::Serialize;
 
 use crate::render;
-use crate::view::{AdminView, ClientState, Delay, NodeRow, PoolRow, ProcessState, ServerState};
+use crate::view::{
+    AdminView, ClientState, DatabaseStats, Delay, EventRow, NodeRow, PoolRow, ProcessState, ServerState,
+};
+
+/// So many events are told; SHOW EVENTS has more.
+pub(super) const LAST_EVENTS: usize = 20;
 
 /// A node in few words.
 #[derive(Debug, Serialize)]
@@ -86,8 +91,11 @@ pub(super) struct Status {
     topology_epoch: u64,
     nodes: Vec<NodeFull>,
     pools: Vec<Pool>,
+    databases: Vec<Database>,
     clients: Clients,
     servers: Servers,
+    /// The latest first.
+    events: Vec<Event>,
 }
 
 impl Status {
@@ -105,8 +113,10 @@ impl Status {
             topology_epoch: view.epoch(),
             nodes: nodes.into_iter().zip(shares).map(|(node, share)| NodeFull::of(node, share)).collect(),
             pools: view.pools().into_iter().map(Pool::of).collect(),
+            databases: view.stats().into_iter().map(Database::of).collect(),
             clients: Clients::of(view),
             servers: Servers::of(view),
+            events: view.events().into_iter().rev().take(LAST_EVENTS).map(Event::of).collect(),
         }
     }
 }
@@ -184,6 +194,60 @@ impl Pool {
             connecting: pool.connecting,
             waiting: pool.waiting,
             max_wait_seconds: pool.max_wait.as_secs_f64(),
+        }
+    }
+}
+
+/// What was counted for a database since the start.
+#[derive(Debug, Serialize)]
+struct Database {
+    database: String,
+    transactions: u64,
+    queries: u64,
+    errors: u64,
+    received_bytes: u64,
+    sent_bytes: u64,
+    transaction_seconds: f64,
+    query_seconds: f64,
+    wait_seconds: f64,
+}
+
+impl Database {
+    fn of(stats: DatabaseStats) -> Self {
+        let totals = stats.totals;
+        Self {
+            database: stats.name,
+            transactions: totals.transactions,
+            queries: totals.queries,
+            errors: totals.errors,
+            received_bytes: totals.received,
+            sent_bytes: totals.sent,
+            transaction_seconds: totals.transaction_time.as_secs_f64(),
+            query_seconds: totals.query_time.as_secs_f64(),
+            wait_seconds: totals.wait_time.as_secs_f64(),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Event {
+    at: String,
+    event: &'static str,
+    node_id: Option<u16>,
+    from: String,
+    to: String,
+    reason: String,
+}
+
+impl Event {
+    fn of(event: EventRow) -> Self {
+        Self {
+            at: render::rfc3339(event.at),
+            event: event.kind,
+            node_id: event.node.map(|node| node.0),
+            from: event.from,
+            to: event.to,
+            reason: event.reason,
         }
     }
 }

@@ -103,7 +103,7 @@ async fn metrics_are_whole_and_say_what_they_are() {
 async fn one_connection_takes_many_requests_and_head_has_no_body() {
     let (address, _) = started().await;
     let mut client = Client::connect(address).await;
-    for path in ["/metrics", "/health", "/ready", "/status"] {
+    for path in ["/metrics", "/health", "/ready", "/status", "/"] {
         let full = client.ask("GET", path).await;
         let head = client.ask("HEAD", path).await;
         assert_eq!((full.status, head.status), (200, 200), "{path}");
@@ -118,7 +118,7 @@ async fn one_connection_takes_many_requests_and_head_has_no_body() {
 #[tokio::test]
 async fn what_is_not_there_is_404_and_what_is_not_asked_is_405() {
     let (address, _) = started().await;
-    assert_eq!(get(address, "/").await.status, 404);
+    assert_eq!(get(address, "/nothing").await.status, 404);
     assert_eq!(get(address, "/metrics/").await.status, 404);
     let refused = Client::connect(address).await.ask("POST", "/metrics").await;
     assert_eq!(refused.status, 405);
@@ -165,6 +165,52 @@ async fn status_tells_the_whole_picture() {
     assert_eq!(status["clients"]["total"], 5);
     assert_eq!(status["clients"]["pinned"], 1);
     assert_eq!(status["servers"]["active"], 1);
+    assert!(
+        status["databases"][0]["transactions"].is_u64() && status["events"][0]["event"].is_string(),
+        "{status}"
+    );
+}
+
+/// The texts of the cells of a table of the page; panics on HTML that is not nested as it should be.
+fn cells(page: &str, id: &str) -> Vec<Vec<String>> {
+    let (mut open, mut rows, mut inside) = (Vec::new(), Vec::<Vec<String>>::new(), false);
+    for part in page.split('<').skip(1) {
+        let (tag, text) = part.split_once('>').expect("a tag that does not end");
+        let name = tag.split(' ').next().unwrap();
+        match name.strip_prefix('/') {
+            Some(name) => assert_eq!(open.pop(), Some(name), "{tag}"),
+            None if ["!DOCTYPE", "meta"].contains(&name) => continue,
+            None => open.push(name),
+        }
+        match name {
+            "table" => inside = tag.contains(&format!("id=\"{id}\"")),
+            "/table" => inside = false,
+            "tr" if inside => rows.push(Vec::new()),
+            "td" if inside => rows.last_mut().unwrap().push(text.to_owned()),
+            "span" | "/span" if inside => rows.last_mut().unwrap().last_mut().unwrap().push_str(text),
+            _ => {}
+        }
+    }
+    assert!(open.is_empty(), "not closed: {open:?}");
+    rows.remove(0);
+    rows
+}
+
+#[tokio::test]
+async fn the_page_shows_what_there_is_and_no_name_is_html() {
+    let (address, view) = started().await;
+    view.nodes.lock()[1].hostname = "<script>alert('1')</script>&\"".into();
+    view.nodes.lock()[1].state = NodeState::Down;
+    let answer = get(address, "/").await;
+    assert!(answer.head.contains("content-type: text/html; charset=utf-8\r\n"), "{}", answer.head);
+    assert!(answer.head.contains("content-security-policy: default-src 'none'"), "{}", answer.head);
+    assert!(answer.body.contains("http-equiv=\"refresh\"") && !answer.body.contains("<script"));
+    let nodes = cells(&answer.body, "nodes");
+    assert_eq!(nodes.len(), 2);
+    assert_eq!((nodes[0][0].as_str(), nodes[0][2].as_str(), nodes[0][3].as_str()), ("0", "up", "primary"));
+    assert_eq!(nodes[1][2], "down");
+    assert!(nodes[1][1].starts_with("&lt;script&gt;alert(&#39;1&#39;)"), "{}", nodes[1][1]);
+    assert!(!cells(&answer.body, "pools").is_empty() && !cells(&answer.body, "events").is_empty());
 }
 
 #[tokio::test]
