@@ -4,15 +4,6 @@ use crate::run::Message;
 
 /// Scripts of the table that are not run, alone or combined: name, reason.
 pub(crate) const SCRIPTS: &[(&str, &str)] = &[
-    (
-        "execute of no unnamed portal",
-        "impossible while BEGIN is lazy: after one that was not sent yet there is no portal of it: 34000, not 55000",
-    ),
-    ("sync with a body", "a Sync is taken as one whatever its body: no 08P01"),
-    (
-        "flush with a body",
-        "a Flush with a body that comes in pieces may be taken as one all the same: no 08P01",
-    ),
     ("prepared statements seen", "pg_prepared_statements shows what the backend holds, under our names"),
     (
         "plan of a changed table",

@@ -26,6 +26,8 @@ pub enum Owner {
     Client,
     /// We injected it: replies are swallowed.
     Ours,
+    /// As [`Owner::Ours`], and the client's messages behind it are worth nothing if it fails.
+    Setup,
 }
 
 /// Which message it was, counted from the lease's first.
@@ -53,6 +55,8 @@ pub enum Ask {
     Close(Token),
     /// Sync: ReadyForQuery.
     Sync,
+    /// Flush with a body: an error inside of a batch, but ignored inside of COPY IN.
+    BadFlush,
     /// Query: anything, then ReadyForQuery.
     Query,
     /// FunctionCall: FunctionCallResponse, then ReadyForQuery.
@@ -230,13 +234,13 @@ impl Tracker {
         self.enqueue(Entry::Ask(ask, owner));
     }
 
-    /// Inside COPY IN the server ignores Sync, and fails on anything else, which it consumes.
+    /// Inside COPY IN the server ignores Sync and Flush, and fails on anything else, which it consumes.
     fn push_in_copy(&mut self, ask: Ask) {
         self.unsynced |= self.front_is_extended();
         self.in_copy_asks = self.in_copy_asks.saturating_add(1);
-        if ask != Ask::Sync {
+        self.copy_sent |= ask != Ask::Sync;
+        if !matches!(ask, Ask::Sync | Ask::BadFlush) {
             self.copy_in = false;
-            self.copy_sent = true;
             self.skip(Entry::Ask(ask, Owner::Client));
         }
     }
@@ -358,8 +362,13 @@ impl Tracker {
         match self.front() {
             // Outside of any request: the server is about to hang up, or says so.
             None => Fate::Pass,
-            Some((Ask::Query, Owner::Ours)) => {
+            Some((Ask::Query, Owner::Ours | Owner::Setup)) => {
                 self.events.push(Event::OursFailed);
+                Fate::Swallow
+            }
+            Some((_, Owner::Setup)) => {
+                self.events.push(Event::OursFailed);
+                self.skip_until_sync();
                 Fate::Swallow
             }
             Some((Ask::Query | Ask::FunctionCall | Ask::Sync, _)) => Fate::Pass,
@@ -411,8 +420,11 @@ impl Tracker {
         self.in_copy_asks = 0;
         while let Some(entry) = self.remove_second() {
             match entry {
-                // Ignored by the server; one behind the end of the data must follow.
-                Entry::Ask(Ask::Sync, _) => self.in_copy_asks = self.in_copy_asks.saturating_add(1),
+                // Ignored by the server; a Sync behind the end of the data must follow.
+                Entry::Ask(ask @ (Ask::Sync | Ask::BadFlush), _) => {
+                    self.in_copy_asks = self.in_copy_asks.saturating_add(1);
+                    self.copy_sent |= ask == Ask::BadFlush;
+                }
                 Entry::CopyEnd => {
                     self.copy_in = false;
                     break;
@@ -462,7 +474,7 @@ impl Tracker {
 fn fate(owner: Owner) -> Fate {
     match owner {
         Owner::Client => Fate::Pass,
-        Owner::Ours => Fate::Swallow,
+        Owner::Ours | Owner::Setup => Fate::Swallow,
     }
 }
 

@@ -70,6 +70,7 @@ enum Kind {
     Query([Runs; 2], TxStatus),
     FunctionCall { fails: bool },
     Flush,
+    BadFlush,
     CopyData,
     CopyDone,
     CopyFail,
@@ -153,6 +154,7 @@ impl Server {
             Kind::Parse { fails: true }
             | Kind::Bind { fails: true }
             | Kind::DescribePortal { fails: true }
+            | Kind::BadFlush
             | Kind::FunctionCall { fails: true } => self.fail(message),
             Kind::Parse { .. } => self.say("1", owner),
             Kind::Bind { .. } => self.say("2", owner),
@@ -210,7 +212,7 @@ impl Server {
     fn read_in_copy(&mut self, read: Message) {
         let Some((message, how, parts)) = self.copy.clone() else { return };
         match read.kind {
-            Kind::Sync { .. } | Kind::Flush => {}
+            Kind::Sync { .. } | Kind::Flush | Kind::BadFlush => {}
             Kind::CopyData if how != CopyIn::Data => {}
             Kind::CopyDone if how == CopyIn::Well || how == CopyIn::Data => {
                 self.copy = None;
@@ -295,6 +297,7 @@ impl Conversation {
             Kind::Query(..) => self.tracker.push(Ask::Query, owner),
             Kind::FunctionCall { .. } => self.tracker.push(Ask::FunctionCall, owner),
             Kind::Flush => {}
+            Kind::BadFlush => self.tracker.push(Ask::BadFlush, owner),
             Kind::CopyData => {
                 if !self.tracker.push_copy_data() {
                     return;
@@ -313,15 +316,9 @@ impl Conversation {
     fn client(&mut self) {
         let pending = self.server.pending_copies();
         let bold = self.pipelines_copies && self.dice.once_in(10);
+        let flush = self.dice.pick(&[Kind::Flush, Kind::Flush, Kind::BadFlush]);
         let kind = if self.tracker.in_copy() && !bold {
-            self.dice.pick(&[
-                Kind::CopyData,
-                Kind::CopyData,
-                Kind::Flush,
-                Kind::CopyDone,
-                Kind::CopyFail,
-                SYNC,
-            ])
+            self.dice.pick(&[Kind::CopyData, Kind::CopyData, flush, Kind::CopyDone, Kind::CopyFail, SYNC])
         } else if pending.is_empty() || bold {
             self.any_message()
         } else if self.pipelines_copies {
@@ -346,7 +343,9 @@ impl Conversation {
             8 | 9 => Kind::Sync { fails, status },
             10 => Kind::Query([self.runs(), self.runs()], status),
             11 => Kind::FunctionCall { fails },
-            _ => self.dice.pick(&[Kind::Flush, Kind::CopyData, Kind::CopyDone, Kind::CopyFail]),
+            _ => {
+                self.dice.pick(&[Kind::Flush, Kind::BadFlush, Kind::CopyData, Kind::CopyDone, Kind::CopyFail])
+            }
         }
     }
 

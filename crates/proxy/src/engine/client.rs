@@ -1,6 +1,5 @@
 //! Client to server: messages are forwarded as they stand, names rewritten, ours put in front.
 
-use bytes::BufMut;
 use protocol::frame::{HEADER_LEN, Header, frontend_header};
 use protocol::message::{self, TxStatus};
 use protocol::tracker::{Ask, Owner, Push};
@@ -112,7 +111,8 @@ impl Engine {
                 self.forward(buf, outs.server, header.len);
             }
             b'd' | b'c' | b'f' => self.copy(buf, outs.server, header),
-            // Flush.
+            // Flush, of which the server refuses what has a body.
+            _ if header.len > HEADER_LEN => self.ask(Ask::BadFlush, buf, outs.server, header),
             _ => self.forward(buf, outs.server, header.len),
         }
         Ok(None)
@@ -131,9 +131,9 @@ impl Engine {
             }
             books.settings = settings;
         }
-        for message in std::mem::take(&mut self.begin) {
-            out.own(|own| own.put_slice(&message));
-            self.tracker.push(Ask::Query, Owner::Ours);
+        for kept in std::mem::take(&mut self.begin) {
+            out.own(|own| kept.put(own));
+            kept.asks().iter().for_each(|ask| self.tracker.push(*ask, Owner::Setup));
             books.prepared.set_unnamed(None);
         }
     }

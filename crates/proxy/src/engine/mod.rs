@@ -11,6 +11,7 @@ mod book;
 mod client;
 mod follow;
 mod gate;
+mod kept;
 mod local;
 mod names;
 mod pins;
@@ -32,6 +33,7 @@ use protocol::tracker::{Push, Tracker};
 use router::{Changes, PinReason, TxControl, Verdict};
 
 pub use client::ClientOuts;
+pub use kept::Kept;
 pub use scan::{Boundary, HELD_LIMIT, Scan, Unit, scan};
 pub use server::ServerStep;
 
@@ -202,8 +204,8 @@ pub struct Engine {
     in_batch: bool,
     /// The verdict on the Query that comes next, from the scan.
     known: Option<Verdict>,
-    /// Query messages to inject in front of the next unit: BEGIN that was answered by us.
-    begin: Vec<Box<[u8]>>,
+    /// To inject in front of the next unit: BEGIN that was answered by us.
+    begin: Vec<Kept>,
     /// Something on its way may change the schema.
     ddl: bool,
     /// What the transaction does to the catalog.
@@ -339,7 +341,7 @@ impl Engine {
     }
 
     /// A backend was taken for `unit`, which is at the front of the client's buffer.
-    pub fn bind(&mut self, on_standby: bool, unit: &Unit, begin: Vec<Box<[u8]>>) {
+    pub fn bind(&mut self, on_standby: bool, unit: &Unit, begin: Vec<Kept>) {
         self.tracker.renew();
         self.settings.bind();
         self.server_rest = None;

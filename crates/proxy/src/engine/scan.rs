@@ -20,6 +20,8 @@ pub enum Boundary {
     Query,
     /// Sync.
     Sync,
+    /// Sync with a body: it ends the batch, and fails first.
+    FailingSync,
     /// Flush: the client wants answers before it goes on.
     Flush,
     /// Flush behind a statement that is bound: it cannot go elsewhere when the batch goes on with a write.
@@ -108,6 +110,7 @@ impl<'a> Walk<'a> {
                 Ok(Some(Boundary::FunctionCall))
             }
             b'X' => Ok(Some(Boundary::Terminate)),
+            b'S' if header.len > HEADER_LEN => Ok(Some(Boundary::FailingSync)),
             b'S' => Ok(Some(Boundary::Sync)),
             b'H' => Ok(Some(self.flush)),
             b'd' | b'c' | b'f' if !self.extended => Ok(Some(Boundary::Stray)),

@@ -78,6 +78,8 @@ struct Pair {
     to_client: Out,
     step: Option<ClientStep>,
     settled: bool,
+    /// What of ours the server refused.
+    refused: bool,
 }
 
 impl Pair {
@@ -93,6 +95,7 @@ impl Pair {
             to_client: Out::default(),
             step: None,
             settled: false,
+            refused: false,
         };
         let unit = Unit { len: 0, verdict: first, boundary: Boundary::Open, extended: true };
         pair.engine.bind(on_standby, &unit, Vec::new());
@@ -169,6 +172,7 @@ impl Pair {
                     .server(&self.seen, books, &mut self.from_server, &mut self.to_client)
                     .unwrap();
                 self.settled = step == ServerStep::Settled;
+                self.refused |= matches!(step, ServerStep::SetupFailed(_));
                 if !self.settled || self.from_server.is_empty() {
                     break;
                 }

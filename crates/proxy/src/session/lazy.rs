@@ -1,33 +1,32 @@
 //! BEGIN is lazy: it is answered at once, and sent in front of the first statement that needs a backend.
 
-use bytes::BytesMut;
 use protocol::error::{PgError, write_error};
 use protocol::message::{TxStatus, query_text};
 use protocol::sqlstate::SqlState;
-use router::{Access, Hint, TxControl, TxMode, TxView, Verdict, local_value};
+use router::{Access, Hint, TxControl, TxMode, TxView, local_value};
 
 use super::Session;
-use crate::engine::{Boundary, Unit, put_query};
+use crate::engine::{Boundary, Kept, Unit};
 
 /// A transaction that the client is in and no backend knows of.
 #[derive(Debug, Default)]
 pub(super) struct LazyTransaction {
-    /// BEGIN, and SET TRANSACTION behind it, as Query messages.
-    messages: Vec<Box<[u8]>>,
+    /// BEGIN, and SET TRANSACTION behind it.
+    statements: Vec<Kept>,
     mode: TxMode,
     /// `SET LOCAL pgweir.route`: what it says, if it says anything that is understood.
     route: Option<Option<Hint>>,
     failed: bool,
 }
 
-/// More messages than this in front of the first statement are not kept back.
-const KEPT_MESSAGES: usize = 8;
+/// More than this in front of the first statement that needs a backend are not kept back.
+const KEPT_STATEMENTS: usize = 8;
 /// Longer ones are not kept back (bytes).
 const KEPT_LEN: usize = 1024;
 
 impl LazyTransaction {
     pub(super) fn is_open(&self) -> bool {
-        !self.messages.is_empty()
+        !self.statements.is_empty()
     }
 
     pub(super) fn status(&self) -> TxStatus {
@@ -56,9 +55,9 @@ impl LazyTransaction {
         self.failed
     }
 
-    /// The messages to send in front of the first statement.
-    pub(super) fn messages(&self) -> &[Box<[u8]>] {
-        &self.messages
+    /// What is to be sent in front of the first statement that needs a backend.
+    pub(super) fn statements(&self) -> &[Kept] {
+        &self.statements
     }
 
     /// A backend has it now, or it is over.
@@ -66,15 +65,13 @@ impl LazyTransaction {
         *self = Self::default();
     }
 
-    fn keep(&mut self, sql: &[u8], mode: TxMode) {
-        let mut message = BytesMut::new();
-        put_query(&mut message, sql);
-        self.messages.push(message.as_ref().into());
+    fn keep(&mut self, statement: Kept, mode: TxMode) {
+        self.statements.push(statement);
         self.mode = self.mode.overlaid(mode);
     }
 
     fn has_room_for(&self, sql: &[u8]) -> bool {
-        self.messages.len() < KEPT_MESSAGES && sql.len() <= KEPT_LEN
+        self.statements.len() < KEPT_STATEMENTS && sql.len() <= KEPT_LEN
     }
 }
 
@@ -96,7 +93,7 @@ impl Session {
     fn answer_query_lazily(&mut self, unit: &Unit) -> bool {
         let message = self.from_client.filled().get(..unit.len).unwrap_or_default();
         let sql: Box<[u8]> = query_text(message).unwrap_or_default().into();
-        let Some(tag) = self.follow_lazily(&sql, &unit.verdict) else { return false };
+        let Some(tag) = self.follow_lazily(&sql, unit) else { return false };
         self.engine.drop_unnamed();
         self.from_client.consume(unit.len);
         self.put_complete(tag);
@@ -106,21 +103,26 @@ impl Session {
 
     /// What a statement does to the transaction that no backend knows of; gives its tag, or `None` when it
     /// needs a backend.
-    pub(super) fn follow_lazily(&mut self, sql: &[u8], verdict: &Verdict) -> Option<&'static str> {
+    pub(super) fn follow_lazily(&mut self, sql: &[u8], unit: &Unit) -> Option<&'static str> {
+        let verdict = &unit.verdict;
+        let kept = || match unit.extended {
+            true => Kept::Extended(sql.into()),
+            false => Kept::Simple(sql.into()),
+        };
         // SET TRANSACTION SNAPSHOT may be refused, and means this moment: the server has to say.
         let fits = self.lazy.has_room_for(sql) && verdict.access == Access::Neutral;
         match verdict.tx {
             TxControl::Begin(mode) if !self.lazy.is_open() && fits => {
-                self.lazy.keep(sql, mode);
+                self.lazy.keep(kept(), mode);
                 Some(begin_tag(sql))
             }
             TxControl::SetTransaction(mode) if self.lazy.is_open() && fits => {
-                self.lazy.keep(sql, mode);
+                self.lazy.keep(kept(), mode);
                 Some("SET")
             }
             TxControl::Mixed if self.lazy.is_open() && fits => {
                 let route = local_value(sql, super::route::ROUTE)?;
-                self.lazy.keep(sql, TxMode::default());
+                self.lazy.keep(kept(), TxMode::default());
                 self.lazy.route = Some(Hint::parse(&route));
                 Some("SET")
             }
@@ -217,7 +219,7 @@ mod tests {
         let mut lazy = LazyTransaction::default();
         lazy.fail();
         assert_eq!(lazy.status(), TxStatus::Idle);
-        lazy.keep(b"x", TxMode::default());
+        lazy.keep(Kept::Simple((*b"x").into()), TxMode::default());
         assert_eq!(lazy.status(), TxStatus::InTransaction);
         lazy.fail();
         assert_eq!(lazy.status(), TxStatus::Failed);

@@ -30,7 +30,7 @@ impl Session {
         let Some(batch) = self.read_batch(unit, &knowledge) else { return false };
         let runs = batch.tags.iter().filter(|tag| **tag == b'E').count() == 1;
         let Some(statement) = batch.statement.filter(|_| runs) else { return false };
-        let Some(tag) = self.follow_lazily(statement.sql(), &unit.verdict) else { return false };
+        let Some(tag) = self.follow_lazily(statement.sql(), unit) else { return false };
         if let Some(name) = &batch.parsed_as {
             self.engine.define_now(name, &statement);
         }

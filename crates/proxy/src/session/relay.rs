@@ -114,7 +114,7 @@ impl Session {
         let in_transaction = self.lazy.is_open() || unit.verdict.tx != router::TxControl::None;
         // Who came by read_only_port wants a standby, with all that it does.
         let guarded = on_standby && !self.is_read_only();
-        self.engine.bind(guarded, unit, self.lazy.messages().to_vec());
+        self.engine.bind(guarded, unit, self.lazy.statements().to_vec());
         if guarded && self.consistency() == config::Consistency::Global {
             self.engine.keep_to_unit();
         }

@@ -65,6 +65,11 @@ impl Session {
             let Some(header) = header else { return Ok(Some(HEADER_LEN)) };
             match header.tag {
                 b'X' => return Err(End::Terminated),
+                // It fails behind what was dropped: a server's business.
+                b'S' if header.len > HEADER_LEN => {
+                    self.skip_to_sync = false;
+                    return Ok(None);
+                }
                 b'S' => {
                     self.from_client.consume(header.len);
                     self.skip_to_sync = false;
@@ -129,7 +134,7 @@ impl Session {
         }
         self.drop_unit(unit);
         match unit.boundary {
-            Boundary::Sync => self.put_ready(),
+            Boundary::Sync | Boundary::FailingSync => self.put_ready(),
             _ => self.skip_to_sync = true,
         }
     }

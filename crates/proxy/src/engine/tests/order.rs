@@ -31,7 +31,7 @@ fn a_read_only_transaction_goes_on_after_a_flush() {
     let unit =
         Unit { len: first.len(), verdict: Verdict::empty(), boundary: Boundary::Flush, extended: true };
     let mut pair = Pair::new(true, Verdict::empty());
-    pair.engine.bind(true, &unit, vec![begin.clone().into()]);
+    pair.engine.bind(true, &unit, vec![Kept::Simple((*b"BEGIN READ ONLY").into())]);
     assert_eq!(pair.client(&first, 1000), [begin, first].concat());
     let answer = [message('C', b"BEGIN\0"), z('T'), message('1', b""), message('t', b"\0\0")];
     pair.server(&[answer.concat(), message('T', b"\0\0")].concat(), 1000);
@@ -189,7 +189,7 @@ fn a_standby_that_refuses_listen_does_not_keep_the_session() {
     let listen = [p("", "LISTEN x"), b(""), e(), s()].concat();
     let unit =
         Unit { len: listen.len(), verdict: Verdict::empty(), boundary: Boundary::Sync, extended: true };
-    pair.engine.bind(true, &unit, vec![q("BEGIN READ ONLY").into()]);
+    pair.engine.bind(true, &unit, vec![Kept::Simple((*b"BEGIN READ ONLY").into())]);
     let [one, two] = [message('1', b""), message('2', b"")];
     pair.client(&listen, 1000);
     let begun = [message('C', b"BEGIN\0"), z('T')].concat();
@@ -197,4 +197,41 @@ fn a_standby_that_refuses_listen_does_not_keep_the_session() {
     pair.client(&q("ROLLBACK"), 1000);
     pair.server(&[message('C', b"ROLLBACK\0"), z('I')].concat(), 1000);
     assert!(pair.engine.pin().is_none() && pair.engine.is_free(), "{:?}", pair.step);
+}
+
+#[test]
+fn what_was_sent_by_the_extended_protocol_is_sent_on_by_it() {
+    let mut pair = Pair::primary();
+    let run = [p("", "SELECT 1"), b(""), e(), s()].concat();
+    let unit = Unit { len: run.len(), verdict: Verdict::empty(), boundary: Boundary::Sync, extended: true };
+    pair.engine.bind(false, &unit, vec![Kept::Extended((*b"BEGIN").into())]);
+    assert_eq!(pair.client(&run, 1000), [p("", "BEGIN"), b(""), e(), s(), run.clone()].concat());
+    let [one, two] = [message('1', b""), message('2', b"")];
+    let begun = [one.clone(), two.clone(), message('C', b"BEGIN\0"), z('T')].concat();
+    let answer = [one, two, message('C', b"SELECT 1\0"), z('T')].concat();
+    assert_eq!(pair.server(&[begun, answer.clone()].concat(), 1000), answer);
+    assert!(pair.engine.is_settled() && !pair.engine.is_free());
+}
+
+#[test]
+fn a_transaction_that_cannot_begin_is_not_gone_on_with() {
+    let mut pair = Pair::primary();
+    let run = [b(""), e(), s()].concat();
+    let unit = Unit { len: run.len(), verdict: Verdict::empty(), boundary: Boundary::Sync, extended: true };
+    pair.engine.bind(false, &unit, vec![Kept::Extended((*b"BEGIN").into())]);
+    pair.client(&run, 1000);
+    let error = message('E', b"SERROR\0C57014\0\0");
+    let said = [message('1', b""), message('2', b""), error, z('I')].concat();
+    assert_eq!(pair.server(&said, 1000), b"");
+    assert!(pair.refused);
+}
+
+#[test]
+fn a_flush_with_a_body_fails_as_the_server_says() {
+    let mut pair = Pair::primary();
+    let sent = [message('H', b"x"), p("", "SELECT 1"), s()].concat();
+    assert_eq!(pair.client(&sent, 3), sent);
+    let answer = [message('E', b"SERROR\0C08P01\0\0"), z('I')].concat();
+    assert_eq!(pair.server(&answer, 1000), answer);
+    assert!(pair.engine.is_free());
 }
