@@ -133,3 +133,24 @@ fn someone_at_the_door_does_not_keep_a_shutdown() -> Result<()> {
     assert_eq!(weir.wait_exit(Duration::from_secs(3))?, 0);
     Ok(())
 }
+
+/// PP-08: a session has a backend of the nodes that it uses, while it uses them.
+#[test]
+fn pp_08_a_session_takes_what_it_uses() -> Result<()> {
+    let (cluster, weir) = rig(2, "")?;
+    let count =
+        "SELECT count(*) FROM pg_stat_activity WHERE usename = 'bench' AND backend_type = 'client backend'";
+    let backends = || (0..3).map(|node| cluster.scalar(node, count)).collect::<Result<Vec<_>>>();
+    let mut clients: Vec<RawClient> = (0..8).map(|_| weir.client()).collect::<Result<_>>()?;
+    let login = backends()?.concat().replace('0', "").len();
+    ensure!(login <= 1, "the logins opened backends of {login} nodes");
+    for client in &mut clients {
+        client.simple("BEGIN; CREATE TEMP TABLE x(a int) ON COMMIT DROP; COMMIT")?;
+    }
+    assert_eq!(backends()?, ["1", "0", "0"], "one after the other they need one");
+    clients[0].simple("BEGIN READ ONLY")?;
+    clients[0].scalar("SELECT 1")?;
+    let now = backends()?;
+    ensure!(now == ["1", "1", "0"] || now == ["1", "0", "1"], "{now:?}");
+    Ok(())
+}

@@ -62,6 +62,7 @@ fn calls(said: &str, names: &[&str]) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
+/// PP-09: prepared ones, too.
 #[test]
 fn a_transaction_is_two_reads_and_two_writes() -> Result<()> {
     let rig = Rig::new()?;

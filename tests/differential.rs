@@ -33,6 +33,7 @@ struct Rig {
     transaction: Pgweir,
     session: Pgweir,
     crowded: Pgweir,
+    crowded_sessions: Pgweir,
     // Dropped last: the others run in its directory.
     cluster: Cluster,
 }
@@ -55,6 +56,8 @@ impl Rig {
             transaction: start("")?,
             session: start("pool_mode: session")?,
             crowded: start("default_pool_size: 2")?,
+            // Whoever finds both taken waits for a session to end.
+            crowded_sessions: start("default_pool_size: 2\npool_mode: session")?,
             cluster,
         })
     }
@@ -75,6 +78,7 @@ impl Rig {
         let weir = match name {
             "session" => &self.session,
             "crowd" => &self.crowded,
+            "crowd of sessions" => &self.crowded_sessions,
             _ => &self.transaction,
         };
         Way { name, port: weir.port(), chunk, whole }
@@ -185,7 +189,9 @@ fn scripts_are_answered_as_by_the_server() -> Result<()> {
         }
         let whole = turn.is_multiple_of(3);
         let wanted = slot.direct(rig.direct(whole), &script)?;
-        Ok(slot.compare(rig.way("crowd", usize::MAX, whole), &script, &wanted)?.into_iter().collect())
+        let name = if turn % 4 < 3 { "crowd" } else { "crowd of sessions" };
+        let chunk = [usize::MAX, 7, usize::MAX, 90][turn / 4 % 4];
+        Ok(slot.compare(rig.way(name, chunk, whole), &script, &wanted)?.into_iter().collect())
     })?;
     println!("{also} scripts in a crowd after {:?}", started.elapsed());
     found.extend(crowded);
@@ -199,17 +205,24 @@ fn random_sequences_are_answered_as_by_the_server() -> Result<()> {
     let (first, seeds) = random::seeds()?;
     let rig = Rig::new()?;
     println!("PGWEIR_SEED={first} PGWEIR_SEEDS={seeds}");
-    let limit = Duration::from_secs(if seeds > random::ORDINARY { 3600 } else { 25 });
-    let (found, done) = in_turns(&mut rig.alone()?, seeds, limit, &|slot, turn| {
-        let seed = first + turn as u64;
-        let script = random::script(seed);
-        let way = random::way(seed, |name, chunk, whole| rig.way(name, chunk, whole));
+    let limit = Duration::from_secs(if seeds > random::ORDINARY { 3600 } else { 15 });
+    let alone = ["transaction", "transaction", "session"];
+    let crowded = ["crowd", "crowd", "crowd of sessions"];
+    let one = |slot: &mut Slot, seed: u64, names| {
+        let script = random::script(seed).in_slot(slot.number())?;
+        let way = random::way(seed, names, |name, chunk, whole| rig.way(name, chunk, whole));
         let direct = rig.direct(way.whole);
         let wanted = slot.direct(direct, &script)?;
         let Some(difference) = slot.compare(way, &script, &wanted)? else { return Ok(Vec::new()) };
         let small = shrink::shrink(slot, direct, way, &script)?;
         Ok(vec![format!("PGWEIR_SEED={seed} PGWEIR_SEEDS=1\n{difference}\nshrunken: {small}")])
-    })?;
-    println!("{done} of {seeds} seeds");
+    };
+    // The same seeds alone and in a crowd.
+    let (mut found, done) =
+        in_turns(&mut rig.alone()?, seeds, limit, &|slot, turn| one(slot, first + turn as u64, alone))?;
+    let (more, also) =
+        in_turns(&mut rig.crowd()?, seeds, limit, &|slot, turn| one(slot, first + turn as u64, crowded))?;
+    found.extend(more);
+    println!("{done} and {also} of {seeds} seeds");
     none(&found)
 }

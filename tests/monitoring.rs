@@ -76,6 +76,7 @@ fn promtool(args: &[&str], input: &str) -> Result<()> {
 
 /// AD-06: the exposition is valid with strange names, under load, while the pool is exhausted and while nodes are down,
 /// and it answers within a second.
+/// PP-13
 #[test]
 fn ad_06_metrics_are_valid_in_every_state() -> Result<()> {
     let cluster = Cluster::new(ClusterOptions { standbys: 1, ..ClusterOptions::default() })?;

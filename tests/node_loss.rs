@@ -71,6 +71,7 @@ fn reads_on(weir: &Pgweir, node: &str) -> bool {
     (0..10).any(|_| client.scalar(WHERE).is_ok_and(|ran| ran == node))
 }
 
+/// PP-06: reads and logins go on.
 #[test]
 fn fo_01_killing_a_standby_under_read_load() -> Result<()> {
     const POOL: usize = 4;

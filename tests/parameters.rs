@@ -94,6 +94,35 @@ fn pn_04_the_set_of_parameters_is_the_servers() -> Result<()> {
     Ok(())
 }
 
+/// SL-08: a default that the administrator changes is everybody's from the next backend on, and nothing sets it back.
+#[test]
+fn sl_08_a_new_default_of_the_role_or_the_database_shows() -> Result<()> {
+    let (cluster, weir) = rig(0, "")?;
+    let zone = |client: &RawClient| client.parameters.get("TimeZone").cloned().unwrap_or_default();
+    let mut old = weir.client()?;
+    let before = old.scalar("SHOW TimeZone")?;
+    for (change, zone_now) in [
+        ("ALTER DATABASE bench SET TimeZone = 'Asia/Tokyo'", "Asia/Tokyo"),
+        ("ALTER ROLE bench SET TimeZone = 'Europe/Lisbon'", "Europe/Lisbon"),
+        ("ALTER ROLE bench RESET TimeZone", "Asia/Tokyo"),
+        ("ALTER DATABASE bench RESET TimeZone", before.as_str()),
+    ] {
+        cluster.setup(change)?;
+        weir.admin("RECONNECT")?;
+        let mut first = weir.client()?;
+        assert_eq!(first.scalar("SHOW TimeZone")?, zone_now, "{change}");
+        assert_eq!(zone(&first), zone_now, "{change}: what it was told");
+        let mut second = weir.client()?;
+        assert_eq!(zone(&second), zone_now, "{change}: the greeting");
+        assert_eq!(second.scalar("SHOW TimeZone")?, zone_now, "{change}");
+        // Who has its own keeps it.
+        let mut own = Login::bench().with("TimeZone", "America/Lima").connect(weir.port())?;
+        assert_eq!(own.scalar("SHOW TimeZone")?, "America/Lima", "{change}");
+        assert_eq!(old.scalar("SHOW TimeZone")?, zone_now, "{change}: its next backend is a new one");
+    }
+    Ok(())
+}
+
 /// PN-05: names of every kind are shown as the server shows them, for the client that uses the backend now.
 #[test]
 fn pn_05_application_names_are_the_clients() -> Result<()> {

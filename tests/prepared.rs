@@ -1,7 +1,10 @@
 //! Protocol-level prepared statements that follow their client to any backend.
 
-use anyhow::{Result, ensure};
-use harness::{Msgs, Pgweir, RawClient, msgs, rig};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use harness::{Cluster, Msgs, Pgweir, RawClient, msgs, rig};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -194,7 +197,7 @@ fn ps_08_unnamed_statement_described_then_bound_after_sync() -> Result<()> {
 #[test]
 fn ps_05_sql_deallocate_of_a_protocol_level_name() -> Result<()> {
     let (cluster, weir) = rig(1, "default_pool_size: 2")?;
-    for round in 0..50 {
+    for round in 0..500 {
         let mut a = weir.client()?;
         let batch =
             msgs().P("pdo_stmt_00000001", "SELECT $1::text").B("", "pdo_stmt_00000001", &["x"]).E().S();
@@ -231,6 +234,36 @@ fn ps_10_a_new_client_is_not_hurt_by_an_old_plan() -> Result<()> {
     ensure!(old == "E(0A000) Z(I)" || old == "2 D(1,NULL) C(SELECT 1) Z(I)", "{old}");
     let again = a.talk(&msgs().C('S', "s").P("s", "SELECT * FROM c").B("", "s", &[]).E().S())?.to_string();
     assert_eq!(again, "3 1 2 D(1,NULL) C(SELECT 1) Z(I)");
+    Ok(())
+}
+
+/// PS-10: what was prepared before the columns changed. Who asks for the columns in the same batch gets the new ones;
+/// who relies on what it was told before hears of it, as on a direct connection, and so does who is in a transaction.
+#[test]
+fn ps_10_changed_columns_are_told_or_refused() -> Result<()> {
+    let (cluster, weir) = rig(0, "default_pool_size: 1")?;
+    cluster.setup("CREATE TABLE c(a int); INSERT INTO c VALUES (1); GRANT ALL ON c TO bench")?;
+    let mut client = weir.client()?;
+    let described = |name: &str| msgs().B("", name, &[]).D('P', "").E().S();
+    for name in ["", "s", "t"] {
+        assert_eq!(client.talk(&prepare(name, "SELECT * FROM c"))?.to_string(), "1 Z(I)");
+        assert_eq!(run(&mut client, name)?, "2 D(1) C(SELECT 1) Z(I)", "{name}");
+    }
+    cluster.setup("ALTER TABLE c ADD COLUMN b int")?;
+    assert_eq!(run(&mut client, "s")?, "E(0A000) Z(I)");
+    client.simple("BEGIN")?;
+    assert_eq!(client.talk(&described("t"))?.to_string(), "E(0A000) Z(E)");
+    client.simple("ROLLBACK")?;
+    assert_eq!(client.talk(&described("s"))?.to_string(), "2 T D(1,NULL) C(SELECT 1) Z(I)");
+    assert_eq!(run(&mut client, "s")?, "2 D(1,NULL) C(SELECT 1) Z(I)");
+    assert_eq!(client.talk(&msgs().D('S', "t").S())?.to_string(), "t T Z(I)");
+    let piped = described("t").then(&msgs().Q("SELECT 2"));
+    cluster.setup("ALTER TABLE c DROP COLUMN b")?;
+    let replies = client.talk(&piped)?.to_string();
+    let end = " T D(2) C(SELECT 1) Z(I)";
+    let right =
+        replies == format!("2 T D(1) C(SELECT 1) Z(I){end}") || replies == format!("E(0A000) Z(I){end}");
+    ensure!(right, "{replies}");
     Ok(())
 }
 
@@ -279,6 +312,96 @@ fn ps_prepare_does_not_wait_for_those_that_hold_the_pool() -> Result<()> {
     assert_eq!(run(&mut late, "P0")?, "2 C(BEGIN) Z(T)");
     assert_eq!(run(&mut late, "P1")?, "2 D(1) C(SELECT 1) Z(T)");
     assert_eq!(run(&mut late, "P3")?, "2 C(COMMIT) Z(I)");
+    Ok(())
+}
+
+/// Statements of a client in the test of PS-14.
+const STATEMENTS: usize = 30;
+
+/// A client with its statements.
+fn with_statements(port: u16) -> Result<RawClient> {
+    let mut client = RawClient::bench(port)?;
+    client.set_deadline(Duration::from_secs(20));
+    for n in 0..STATEMENTS {
+        let said = client.talk(&prepare(&format!("s{n}"), &format!("SELECT 'text', {n}")))?.to_string();
+        ensure!(said == "1 Z(I)", "{said}");
+    }
+    Ok(client)
+}
+
+/// Runs them until `done`, coming back when the backend is killed under it; how many were answered.
+fn ask_by_name(port: u16, seed: u64, done: &AtomicBool) -> Result<usize> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let (mut client, mut answered) = (None, 0);
+    while !done.load(Ordering::Relaxed) {
+        let mut one = match client.take() {
+            Some(one) => one,
+            // A kill may hit this, too.
+            None => match with_statements(port) {
+                Ok(one) => one,
+                Err(error) if format!("{error:#}").contains("57P01") => continue,
+                Err(error) => bail!("{error:#}"),
+            },
+        };
+        let n = random.random_range(0..STATEMENTS);
+        one.send(&msgs().B("", &format!("s{n}"), &[]).E().S())?;
+        match one.read_ready(1).map(|replies| replies.to_string()) {
+            Ok(said) if said == format!("2 D(text,{n}) C(SELECT 1) Z(I)") => {
+                answered += 1;
+                client = Some(one);
+            }
+            Ok(said) => bail!("statement {n}: {said}"),
+            Err(error) if format!("{error:#}").contains("57P01") => {}
+            Err(error) => bail!("statement {n}: {error:#}"),
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(answered)
+}
+
+/// One standby comes to lag and catches up, the backends of the other one are killed, over and over.
+fn disturb(cluster: &Cluster) -> Result<()> {
+    const SOON: Duration = Duration::from_secs(10);
+    for _ in 0..12 {
+        cluster.sql(1, "SELECT pg_wal_replay_pause()")?;
+        cluster.wait_scalar(1, "SELECT pg_get_wal_replay_pause_state()", "paused", SOON)?;
+        cluster.sql(0, "INSERT INTO w SELECT generate_series(1, 100)")?;
+        std::thread::sleep(Duration::from_millis(100));
+        let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = 'bench'";
+        cluster.sql(2, kill)?;
+        cluster.sql(1, "SELECT pg_wal_replay_resume()")?;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}
+
+/// PS-14: standbys that come to lag and backends that are killed move statements to other nodes all the time; each
+/// name still means its own text everywhere.
+#[test]
+fn ps_14_statements_that_change_their_node_keep_their_text() -> Result<()> {
+    let yaml = "consistency: eventual\ndelay_threshold: 1\nsr_check_period: 50ms\n";
+    let (cluster, weir) = rig(2, yaml)?;
+    cluster.setup("CREATE TABLE w(n int)")?;
+    let (port, done) = (weir.port(), AtomicBool::new(false));
+    std::thread::scope(|scope| -> Result<()> {
+        let done = &done;
+        let clients: Vec<_> = (0..20).map(|me| scope.spawn(move || ask_by_name(port, me, done))).collect();
+        let disturbed = disturb(&cluster);
+        done.store(true, Ordering::Relaxed);
+        for (me, client) in clients.into_iter().enumerate() {
+            let answered = client.join().expect("a client panicked")?;
+            ensure!(answered > 0, "client {me} was never answered");
+        }
+        disturbed
+    })?;
+    for node in 0..3 {
+        let log = cluster.log(node)?;
+        let bad = log.lines().find(|line| line.contains("ERROR:") || line.contains("protocol"));
+        ensure!(bad.is_none(), "n{node}: {bad:?}");
+    }
+    for node in 1..3 {
+        ensure!(cluster.count_logged(node, "SELECT 'text'")? > 0, "n{node} was not used");
+    }
     Ok(())
 }
 

@@ -1,6 +1,8 @@
 //! Holds the shape of the project: who may import whom, and the invariants of docs/architecture.md that a program can
 //! check. Each check is a function from text to complaints, shown on a bad sample beside it that it can complain.
 
+#[path = "tidy/cases.rs"]
+mod cases;
 #[path = "tidy/documents.rs"]
 mod documents;
 #[path = "tidy/edges.rs"]

@@ -1,4 +1,4 @@
-//! Random sequences of messages, mostly legal.
+//! Random sequences of messages, mostly legal. `%k` in a text is the number of the slot that it runs in.
 
 use anyhow::{Context, Result};
 use rand::rngs::StdRng;
@@ -69,15 +69,15 @@ const SQL: &[&str] = &[
     "FETCH 2 FROM c",
     "CLOSE c",
     "COPY t TO STDOUT",
-    "LISTEN ch",
-    "NOTIFY ch, 'n'",
+    "LISTEN ch%k",
+    "NOTIFY ch%k, 'n'",
     "UNLISTEN *",
     "CREATE TEMP TABLE x1(a int)",
     "INSERT INTO x1 VALUES (1)",
     "SELECT * FROM x1",
     "DISCARD TEMP",
-    "SELECT pg_try_advisory_lock(5)",
-    "SELECT pg_advisory_unlock(5)",
+    "SELECT pg_try_advisory_lock(5, %k)",
+    "SELECT pg_advisory_unlock(5, %k)",
     "SELECT nextval('sq')",
     "PREPARE s1 AS SELECT 12",
     "EXECUTE s1",
@@ -87,12 +87,94 @@ const SQL: &[&str] = &[
     "DEALLOCATE q1",
     "DEALLOCATE ALL",
     "DISCARD ALL",
-    "UNLISTEN ch",
+    "UNLISTEN ch%k",
     "DROP TABLE x1",
     "DECLARE h CURSOR WITH HOLD FOR SELECT id FROM t ORDER BY id",
     "FETCH h",
     "CLOSE h",
     "CLOSE ALL",
+    "SAVEPOINT b",
+    "ROLLBACK TO SAVEPOINT b",
+    "RELEASE SAVEPOINT b",
+    "ROLLBACK AND CHAIN",
+    "ABORT",
+    "BEGIN ISOLATION LEVEL SERIALIZABLE",
+    "BEGIN READ WRITE",
+    "SET TRANSACTION READ WRITE",
+    "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+    "SET default_transaction_read_only = off",
+    "SHOW transaction_read_only",
+    "SHOW transaction_isolation",
+    "SET TimeZone = 'Asia/Tokyo'",
+    "SET LOCAL TimeZone = 'Europe/Lisbon'",
+    "SELECT '2020-01-01 00:00:00+00'::timestamptz",
+    "RESET TimeZone",
+    "SET DateStyle = 'German'",
+    "SET DateStyle = 'nonsense'",
+    "SET nothing.at_all = 'x'",
+    "SHOW nothing.at_all",
+    "SET SESSION statement_timeout = '20s'",
+    "SHOW statement_timeout",
+    "SHOW ALL_OF_IT",
+    "SET ROLE bench",
+    "RESET ROLE",
+    "SELECT current_user, session_user",
+    "SET search_path = pg_catalog",
+    "RESET search_path",
+    "SET extra_float_digits = 0; SELECT 0.1::float8 + 0.2",
+    "SET bytea_output = 'escape'",
+    "SELECT '\\x0001'::bytea",
+    "SET standard_conforming_strings = off",
+    "SELECT 'a\\tb'",
+    "DO $$ BEGIN RAISE WARNING 'so'; END $$",
+    "DO $$ BEGIN PERFORM 1/0; EXCEPTION WHEN division_by_zero THEN RAISE NOTICE 'caught'; END $$",
+    "EXPLAIN (COSTS off) SELECT 1",
+    "VALUES (1), (2)",
+    "TABLE u",
+    "SELECT FROM t WHERE id = 1",
+    "SELECT id FROM t WHERE id = 1 FOR UPDATE",
+    "SELECT txid_current_if_assigned() IS NULL",
+    "MOVE 1 IN c",
+    "FETCH BACKWARD 1 FROM c",
+    "FETCH ALL FROM c",
+    "DECLARE s SCROLL CURSOR FOR SELECT id FROM t ORDER BY id; FETCH LAST FROM s; FETCH FIRST FROM s",
+    "UPDATE t SET v = 'cur' WHERE CURRENT OF c",
+    "PREPARE s2(int) AS SELECT $1 * 2",
+    "EXECUTE s2(21)",
+    "EXECUTE nope",
+    "DEALLOCATE PREPARE s2",
+    "PREPARE q3 AS INSERT INTO t VALUES (77, 'q3')",
+    "EXECUTE q3",
+    "COPY (SELECT id FROM t ORDER BY id) TO STDOUT",
+    "COPY nowhere TO STDOUT",
+    "COPY t FROM STDIN WITH (FORMAT nonsense)",
+    "CREATE TEMP TABLE x2 ON COMMIT DROP AS SELECT 1 AS a",
+    "SELECT a FROM x2",
+    "CREATE TABLE x3(a int)",
+    "ALTER TABLE x3 ADD COLUMN IF NOT EXISTS b int",
+    "INSERT INTO x3 VALUES (1)",
+    "SELECT a FROM x3",
+    "DROP TABLE IF EXISTS x3",
+    "LOCK TABLE t IN ACCESS SHARE MODE",
+    "ANALYZE t",
+    "VACUUM t",
+    "CHECKPOINT_NOT",
+    "SELECT pg_advisory_xact_lock_shared(6, %k)",
+    "SELECT lo_create(0) > 0",
+    "SELECT 'open",
+    "SELECT \"quoted\" FROM t",
+    "/* c */ SELECT 1 -- d",
+];
+
+/// Texts with parameters, and values for them: of the right number, and some not right.
+const WITH_VALUES: [(&str, &[&str]); 7] = [
+    ("SELECT $1::int + 1", &["41"]),
+    ("SELECT $1::int, $2::text", &["1", "two"]),
+    ("SELECT v FROM t WHERE id = $1", &["2"]),
+    ("INSERT INTO t VALUES ($1, $2)", &["400", "four"]),
+    ("SELECT $1::int", &["x"]),
+    ("SELECT 10 / $1::int", &["0"]),
+    ("SELECT $1::int, $2::int", &["1"]),
 ];
 
 const STATEMENTS: [&str; 5] = ["", "", "s1", "s2", "q1"];
@@ -111,7 +193,30 @@ pub(crate) fn script(seed: u64) -> Script {
         steps.push(flushed(step));
     }
     steps.push(vec![Msg::Sync, Msg::Query(b"ROLLBACK".to_vec()), Msg::Query(b"SHOW work_mem".to_vec())]);
+    unchain(&mut steps);
     Script { name: format!("seed {seed}"), steps }
+}
+
+/// A transaction that is chained to a failed one begins with the session's default modes (`xact.c` saves them when the
+/// abort has reset them already): READ WRITE behind a READ ONLY one, which a standby cannot have. No script has both.
+fn unchain(steps: &mut [Step]) {
+    let text = |msg: &mut Msg| match msg {
+        Msg::Query(sql) | Msg::Parse { sql, .. } => String::from_utf8(std::mem::take(sql)).ok(),
+        _ => None,
+    };
+    let has = |steps: &[Step], word: &str| {
+        let shown = Script { name: String::new(), steps: steps.to_vec() }.to_string();
+        shown.contains(word)
+    };
+    if !has(steps, "READ ONLY") || !has(steps, "AND CHAIN") {
+        return;
+    }
+    for msg in steps.iter_mut().flatten() {
+        let changed = text(msg).map(|sql| sql.replace(" AND CHAIN", "").into_bytes());
+        if let (Some(changed), Msg::Query(sql) | Msg::Parse { sql, .. }) = (changed, msg) {
+            *sql = changed;
+        }
+    }
 }
 
 /// What comes last has the server answer: the replies to what nobody asked to be flushed come at any time.
@@ -122,11 +227,14 @@ pub(crate) fn flushed(mut step: Step) -> Step {
     step
 }
 
-/// The way of a seed's script.
-pub(crate) fn way(seed: u64, way: impl Fn(&'static str, usize, bool) -> Way) -> Way {
+/// The way of a seed's script, one of `names`.
+pub(crate) fn way(
+    seed: u64,
+    names: [&'static str; 3],
+    way: impl Fn(&'static str, usize, bool) -> Way,
+) -> Way {
     let mut random = StdRng::seed_from_u64(seed ^ 0x5eed);
-    let name =
-        ["transaction", "transaction", "session"].choose(&mut random).copied().unwrap_or("transaction");
+    let name = names.choose(&mut random).copied().unwrap_or(names[0]);
     let chunk = [usize::MAX, usize::MAX, 1, 3, 17, 100].choose(&mut random).copied().unwrap_or(1);
     way(name, chunk, random.random_bool(0.5))
 }
@@ -151,7 +259,9 @@ fn put_some(random: &mut StdRng, step: &mut Step) {
         0..20 => step.extend([Msg::Sync, Msg::Query(sql(random))]),
         // Inside of a batch that is not finished.
         20..28 => step.push(Msg::Query(sql(random))),
-        28..58 => put_batch(random, step),
+        28..52 => put_batch(random, step),
+        52..55 => put_values(random, step),
+        55..58 => put_portal(random, step),
         58..66 => step.push(Msg::Sync),
         66..70 => step.push(Msg::Flush),
         70..75 => {
@@ -165,10 +275,10 @@ fn put_some(random: &mut StdRng, step: &mut Step) {
         79..84 => step.push(Msg::Execute(name(random, &PORTALS), random.random_range(0..3))),
         84..88 => step.push(bind(random)),
         88..95 => put_copy(random, step),
-        95..97 => step.push(Msg::Call(89)),
+        95..97 => step.push(Msg::Call(*[89, 89, 0, 2836].choose(random).unwrap_or(&89))),
         97 => step.push(Msg::CopyData(b"7\tlate\n".to_vec())),
         98 => step.push(Msg::CopyDone),
-        _ => step.push(Msg::Raw(*b"BDECPF".choose(random).unwrap_or(&b'B'), b"x".to_vec())),
+        _ => step.push(Msg::Raw(*b"BDECPFSH".choose(random).unwrap_or(&b'B'), b"x".to_vec())),
     }
 }
 
@@ -200,6 +310,58 @@ fn put_batch(random: &mut StdRng, step: &mut Step) {
     if random.random_bool(0.8) {
         step.push(Msg::Sync);
     }
+}
+
+/// A statement with parameters, named or not, run now or over Syncs.
+fn put_values(random: &mut StdRng, step: &mut Step) {
+    let Some((sql, values)) = WITH_VALUES.choose(random) else { return };
+    let statement = name(random, &STATEMENTS);
+    let types = if random.random_bool(0.3) { vec![23] } else { Vec::new() };
+    step.push(Msg::Parse { name: statement.clone(), sql: sql.as_bytes().to_vec(), types });
+    if random.random_bool(0.5) {
+        step.extend([Msg::Describe('S', statement.clone()), Msg::Sync]);
+    }
+    for _ in 0..random.random_range(1..4) {
+        let value = |text: &&str| Some(text.as_bytes().to_vec());
+        let mut values: Vec<_> = values.iter().map(value).collect();
+        if random.random_bool(0.2) {
+            values[0] = None;
+        }
+        let results = if random.random_bool(0.3) { vec![1] } else { Vec::new() };
+        let (portal, statement) = (String::new(), statement.clone());
+        step.push(Msg::Bind { portal, statement, values, formats: Vec::new(), results });
+        step.push(Msg::Execute(String::new(), 0));
+        step.push(if random.random_bool(0.7) { Msg::Sync } else { Msg::Flush });
+    }
+}
+
+/// A portal that is read bit by bit, over Flushes and Syncs, in a transaction or not.
+fn put_portal(random: &mut StdRng, step: &mut Step) {
+    if random.random_bool(0.7) {
+        step.extend([Msg::Sync, Msg::Query(b"BEGIN".to_vec())]);
+    }
+    let (portal, sql) = (name(random, &PORTALS), b"SELECT generate_series(1,7)".to_vec());
+    step.push(Msg::Parse { name: String::new(), sql, types: Vec::new() });
+    let (values, formats, results) = (Vec::new(), Vec::new(), Vec::new());
+    step.push(Msg::Bind { portal: portal.clone(), statement: String::new(), values, formats, results });
+    for _ in 0..random.random_range(2..6) {
+        step.push(Msg::Execute(portal.clone(), random.random_range(0..4)));
+        match random.random_range(0..5) {
+            0 | 1 => step.push(Msg::Sync),
+            2 => step.push(Msg::Flush),
+            3 => step
+                .extend([Msg::Sync, Msg::Query(sql_of(random, &["SELECT 1", "SAVEPOINT a", "SELECT 1/0"]))]),
+            _ => {}
+        }
+    }
+    if random.random_bool(0.5) {
+        step.push(Msg::Close('P', portal));
+    }
+    step.push(Msg::Sync);
+}
+
+fn sql_of(random: &mut StdRng, of: &[&str]) -> Vec<u8> {
+    name(random, of).into_bytes()
 }
 
 /// A COPY IN by either protocol, and what may go wrong with it.

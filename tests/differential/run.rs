@@ -18,6 +18,9 @@ const SILENCE: Duration = Duration::from_millis(40);
 /// The same where ReadyForQuery are missing that COPY or an error may have swallowed.
 const LONG_SILENCE: Duration = Duration::from_millis(250);
 
+/// What takes longer hangs; in a crowd a backend may be long in coming.
+const HANG: Duration = Duration::from_secs(15);
+
 /// A message of a server: type byte and body.
 pub(crate) type Message = (u8, Vec<u8>);
 
@@ -133,6 +136,7 @@ impl Slot {
     ) -> Result<Option<String>> {
         self.reset(script.writes())?;
         let mut client = self.login.connect(way.port)?;
+        client.set_deadline(HANG);
         let (mut seen, mut trouble) = (Vec::new(), None);
         for (step, wanted) in steps(way, script).iter().zip(wanted) {
             let sent = encode(step);
@@ -140,6 +144,7 @@ impl Slot {
             let _closed = client.send(&sent);
             for _ in wanted {
                 match client.next_raw() {
+                    Ok(Some(message)) if known::ends_comparison(&message) => return Ok(None),
                     Ok(Some(message)) => seen.push(message),
                     Ok(None) => break,
                     Err(error) => {

@@ -25,6 +25,10 @@ const SHORT_SECRET: u8 = 4;
 const LONG_SINCE: u16 = 2;
 /// How many requests are on their way to one node at a time: each costs it a process.
 const AT_ONCE: usize = 32;
+/// How long a request waits at most for what pgweir itself asks of the backend in front of the client's statement.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often it looks.
+const SETUP_LOOK: Duration = Duration::from_millis(1);
 /// How long a request may take, its turn included.
 pub(crate) const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -114,6 +118,7 @@ impl CancelOnItsWay {
             return Ok(());
         }
         let asked = self.client.line().asked.load(Ordering::Acquire);
+        self.wait_for_setup().await;
         let sent = desk.send(&self.key).await;
         match &sent {
             Ok(()) => *carried_out = asked,
@@ -122,6 +127,19 @@ impl CancelOnItsWay {
             Err(_) => self.client.may_be_hit_later(),
         }
         sent
+    }
+}
+
+impl CancelOnItsWay {
+    /// Settings of ours that were cancelled would cost the client its session; it means its own statement.
+    async fn wait_for_setup(&self) {
+        let done = async {
+            while self.client.sets_up() {
+                tokio::time::sleep(SETUP_LOOK).await;
+            }
+        };
+        // One that takes longer is cancelled itself.
+        let _ = timeout(SETUP_TIMEOUT, done).await;
     }
 }
 

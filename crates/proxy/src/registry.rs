@@ -105,6 +105,7 @@ pub struct ClientEntry {
     request_at: AtomicU64,
     statements: AtomicU32,
     keeps: AtomicBool,
+    sets_up: AtomicBool,
     waits_for: AtomicU32,
     statement: Mutex<Vec<u8>>,
     waker: AtomicWaker,
@@ -165,6 +166,7 @@ impl ClientEntry {
             request_at: AtomicU64::new(0),
             statements: AtomicU32::new(0),
             keeps: AtomicBool::new(false),
+            sets_up: AtomicBool::new(false),
             waits_for: AtomicU32::new(0),
             statement: Mutex::default(),
             waker: AtomicWaker::new(),
@@ -362,6 +364,17 @@ impl ClientEntry {
     #[must_use]
     pub fn server(&self) -> Option<u64> {
         self.cancel.lock().server
+    }
+
+    /// Settings of ours, or a BEGIN, are on their way to its backend in front of what it asks, or not any more.
+    pub fn set_sets_up(&self, sets_up: bool) {
+        self.sets_up.store(sets_up, Ordering::Release);
+    }
+
+    /// Whether a cancel request would hit what is ours.
+    #[must_use]
+    pub fn sets_up(&self) -> bool {
+        self.sets_up.load(Ordering::Acquire)
     }
 
     /// How many cancel requests are on their way to its backend.

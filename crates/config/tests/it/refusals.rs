@@ -6,6 +6,7 @@ fn refusal(text: &str) -> String {
     config::parse(text, "t.yaml").unwrap_err().to_string()
 }
 
+/// PP-10: an unknown name.
 #[test]
 fn unknown_keys_get_a_suggestion() {
     for (text, told) in [
@@ -85,6 +86,7 @@ fn nested_errors_have_their_own_line_and_key() {
     }
 }
 
+/// PP-10: a wrong value, told with its place.
 #[test]
 fn every_error_is_told_with_column() {
     let errors = config::parse("port: x\nworkers: x\n", "t.yaml").unwrap_err();

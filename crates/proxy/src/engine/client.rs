@@ -135,12 +135,14 @@ impl Engine {
             out.own(|own| kept.put(own));
             kept.asks().iter().for_each(|ask| self.tracker.push(*ask, Owner::Setup));
             books.prepared.set_unnamed(None);
+            self.setup = Some(self.tracker.last_push());
         }
     }
 
     fn inject_query(&mut self, out: &mut Out, sql: &[u8]) {
         out.own(|own| put_query(own, sql));
         self.tracker.push(Ask::Query, Owner::Ours);
+        self.setup = Some(self.tracker.last_push());
     }
 
     /// Ends a batch here of which nothing has run; the client's own Sync ends it elsewhere.
@@ -168,6 +170,11 @@ impl Engine {
         if self.is_local_query(&verdict, out) {
             return None;
         }
+        if self.tracker.is_skipping() {
+            // Ignored, and the batch goes on.
+            self.ask(Ask::Query, buf, out, header);
+            return None;
+        }
         if self.refuse_query(&verdict, env, books, buf, out, header.len) {
             return None;
         }
@@ -180,10 +187,8 @@ impl Engine {
         let disguised = self.disguise(&verdict, sql, env);
         let steps = self.steps(&ops, env);
         self.settle_names(env, books, out, &ops, Ahead::OfQuery);
-        if !self.tracker.is_skipping() {
-            self.statements.drop_unnamed();
-            books.prepared.set_unnamed(None);
-        }
+        self.statements.drop_unnamed();
+        books.prepared.set_unnamed(None);
         self.end_of_batch();
         self.tracker.push(Ask::Query, Owner::Client);
         self.settings.query(self.tracker.last_push(), steps);

@@ -111,11 +111,13 @@ impl Engine {
     }
 
     /// Whether a message must wait until DEALLOCATE ALL or DISCARD ALL has emptied the books: a statement
-    /// or a pin behind it would be taken for what it has emptied.
+    /// or a pin behind it would be taken for what it has emptied. And whether a Query inside of a batch must wait until
+    /// the batch is answered: the server ignores it behind an error, with all that it would change.
     pub(super) fn waits_for_reset(&mut self, tag: u8, out: &mut Out) -> bool {
         self.resets &= self.tracker.owes();
         let passes = matches!(tag, b'S' | b'H') && !self.guarded;
-        let waits = (self.resets || self.guarded) && self.tracker.owes();
+        let inside = tag == b'Q' && self.in_batch && !self.tracker.is_skipping();
+        let waits = (self.resets || self.guarded || inside) && self.tracker.owes();
         if !waits || passes || self.tracker.in_copy() || matches!(tag, b'd' | b'c' | b'f') {
             self.hastened = false;
             return false;
@@ -143,8 +145,21 @@ impl Engine {
         };
         let ops = text.and_then(|text| router::session_ops(text, true)).unwrap_or_default();
         let mut names = ops.iter().filter_map(|op| op.statement()).chain(name);
-        self.unsettled = names.find(|name| self.statements.is_unsettled(name)).map(Into::into);
+        let unsettled = |name: &[u8]| self.unsettled_by(name);
+        self.unsettled = names.find_map(unsettled);
         self.unsettled.is_some()
+    }
+
+    /// The name that is not known yet of those that running `name` comes to: itself, and what its text executes.
+    fn unsettled_by(&self, name: &[u8]) -> Option<Box<[u8]>> {
+        if self.statements.is_unsettled(name) {
+            return Some(name.into());
+        }
+        let statement = self.statements.any(name)?;
+        let executes = statement.verdict().effect == Effect::Statements;
+        let ops = executes.then(|| router::session_ops(statement.sql(), true)).flatten()?;
+        let mut names = ops.iter().filter_map(|op| op.statement());
+        names.find(|name| self.statements.is_unsettled(name)).map(Into::into)
     }
 
     /// Whether what made [`ClientStep::Hold`] still stands.

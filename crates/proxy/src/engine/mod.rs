@@ -206,12 +206,16 @@ pub struct Engine {
     known: Option<Verdict>,
     /// To inject in front of the next unit: BEGIN that was answered by us.
     begin: Vec<Kept>,
+    /// The last message of ours without which the client's are worth nothing.
+    setup: Option<Push>,
     /// Something on its way may change the schema.
     ddl: bool,
     /// What the transaction does to the catalog.
     changes: Changes,
     /// The last error was FATAL: the server is about to hang up.
     fatal: Option<SqlState>,
+    /// The server refused a statement because its columns are others than when it was parsed.
+    stale_plan: bool,
     /// DEALLOCATE ALL or DISCARD ALL is on its way: what it empties is known by its answer only.
     resets: bool,
     /// The server was asked for what stands before what waits.
@@ -317,6 +321,24 @@ impl Engine {
         self.fatal.is_some_and(|code| code.0.starts_with(b"57P0"))
     }
 
+    /// Settings of ours, or a BEGIN, have not been answered.
+    #[must_use]
+    pub fn sets_up(&self) -> bool {
+        let answers = self.tracker.next_push();
+        self.setup.is_some_and(|last| answers.is_some_and(|next| next <= last))
+    }
+
+    /// The server refused a statement because its columns are others than when it was parsed.
+    #[must_use]
+    pub fn saw_stale_plan(&self) -> bool {
+        self.stale_plan
+    }
+
+    /// Whatever the client has prepared is parsed anew before it runs again.
+    pub fn parse_all_anew(&mut self) {
+        self.statements.unask_all();
+    }
+
     /// The client has not been sent the whole of a message: nothing can be told to it any more.
     #[must_use]
     pub fn is_inside_answer(&self) -> bool {
@@ -346,7 +368,7 @@ impl Engine {
         self.settings.bind();
         self.server_rest = None;
         self.fatal = None;
-        self.resets = false;
+        (self.resets, self.stale_plan, self.setup) = (false, false, None);
         (self.hastened, self.guarded, self.chase) = (false, false, None);
         self.touched.clear();
         self.moving = None;

@@ -231,6 +231,7 @@ impl Engine {
         watch.server_error(severity, view.code());
         if view.code() == Some(SqlState::FEATURE_NOT_SUPPORTED) && view.message().starts_with(CACHED_PLAN) {
             watch.schema_changed();
+            self.stale_plan = true;
         }
         let ours = self.tracker.setup_failed();
         ours.then(|| view.to_error())

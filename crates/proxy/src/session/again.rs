@@ -3,11 +3,15 @@
 //! Invariants: only a unit that reads and nothing else, outside of a transaction, the first of its lease, is
 //! repeated; never once a byte of its answer was on its way to the client, nor once bytes behind it were
 //! forwarded. What the client's books learned from it is taken back first.
+//!
+//! One that the server refuses because the columns of what was prepared are others by now is repeated as well, once, if
+//! it asks what the columns are: a client that relies on what it was told before must hear of it.
 
 use std::time::Duration;
 
 use bytes::BufMut;
 use cluster::{Node, NodeId};
+use protocol::frame::frontend_header;
 use protocol::message::TxStatus;
 use router::{Access, Effect, Target, TxControl};
 
@@ -30,6 +34,8 @@ pub(super) struct Again {
     /// So many of them have been taken out of the client's buffer.
     taken: usize,
     armed: bool,
+    /// It was repeated for its columns.
+    replanned: bool,
 }
 
 /// The backends that a unit has lost.
@@ -85,6 +91,19 @@ impl Session {
         }
     }
 
+    /// A unit that was not tried before is to be forwarded.
+    pub(super) fn first_try(&mut self) {
+        self.again.replanned = false;
+    }
+
+    /// What waits for the client is only that the columns of something have changed, and the unit can be repeated.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.engine.saw_stale_plan()
+            && self.again.armed
+            && !self.again.replanned
+            && describes(&self.again.bytes)
+    }
+
     /// What waits for the client is not an answer but the server's goodbye, and the unit can be repeated.
     pub(super) fn is_goodbye(&self) -> bool {
         self.again.armed && self.engine.was_shut_down()
@@ -111,6 +130,13 @@ impl Session {
         end: End,
         losses: &mut Losses,
     ) -> Result<(), End> {
+        if matches!(end, End::Outdated) {
+            self.again.replanned = true;
+            self.to_client.clear();
+            self.put_back();
+            self.engine.parse_all_anew();
+            return Ok(());
+        }
         let lost = matches!(end, End::NodeLost(_) | End::Fenced { .. });
         if !lost || !self.again.armed || losses.nodes.len() >= MAX_REPEATS {
             return Err(end);
@@ -124,13 +150,17 @@ impl Session {
         }
         losses.last = Some((end, self.to_client.bytes(&self.from_server)));
         self.to_client.clear();
+        self.put_back();
+        tracing::debug!(client = self.client.entry.id, node = %node, "read repeated on another node");
+        Ok(())
+    }
+
+    fn put_back(&mut self) {
         self.from_server.consume(self.from_server.filled().len());
         let Again { bytes, taken, .. } = &self.again;
         self.from_client.put_back(bytes.get(..*taken).unwrap_or_default());
         self.engine.roll_back();
         self.again.armed = false;
-        tracing::debug!(client = self.client.entry.id, node = %node, "read repeated on another node");
-        Ok(())
     }
 
     /// The unit could not be repeated after all: the session ends as it would have at the first loss.
@@ -139,4 +169,15 @@ impl Session {
         self.to_client.own(|own| own.put_slice(&told));
         Some(end)
     }
+}
+
+/// Whether everything that is bound in `unit` is also described there.
+fn describes(mut unit: &[u8]) -> bool {
+    let (mut bound, mut described) = (0, 0);
+    while let Ok(Some(header)) = frontend_header(unit) {
+        bound += usize::from(header.tag == b'B');
+        described += usize::from(header.tag == b'D');
+        unit = unit.get(header.len..).unwrap_or_default();
+    }
+    described > 0 && described >= bound
 }

@@ -47,6 +47,9 @@ pub(crate) enum End {
         /// Something was in flight.
         busy: bool,
     },
+    /// What was prepared has other columns by now: not the session's end, its unit is repeated.
+    #[error("columns have changed")]
+    Outdated,
     /// The login, or settings that it asked for, were refused.
     #[error("refused: {}", .0.message)]
     Refused(PgError),
@@ -70,6 +73,7 @@ impl End {
             Self::Killed => "killed",
             Self::NodeLost(_) => "node_lost",
             Self::Fenced { .. } => "node_fenced",
+            Self::Outdated => "outdated",
             Self::Refused(_) => "refused",
             Self::Overdue(limit) => limit.as_str(),
             Self::Violation(_) => "protocol_violation",
@@ -79,7 +83,7 @@ impl End {
     /// What to tell the client, if it can still be told.
     pub(crate) fn farewell(&self) -> Option<PgError> {
         match self {
-            Self::Terminated | Self::ClientLeft | Self::ClientGone(_) => None,
+            Self::Terminated | Self::ClientLeft | Self::ClientGone(_) | Self::Outdated => None,
             Self::Drained | Self::Killed => Some(PgError::fatal(
                 SqlState::ADMIN_SHUTDOWN,
                 "terminating connection due to administrator command",

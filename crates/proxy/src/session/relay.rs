@@ -40,6 +40,8 @@ struct Relay {
     leaving: Option<Leaving>,
     /// The message at the front of the client's buffer is for us to answer.
     local: bool,
+    /// What is ours in front of it has not been answered.
+    sets_up: bool,
     /// It began with an explicit transaction.
     in_transaction: bool,
     deadline: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
@@ -65,6 +67,7 @@ impl Session {
     /// Routes a unit, takes a backend for it, and relays until the backend is free.
     pub(super) async fn forward(&mut self, unit: Unit) -> Result<(), End> {
         let mut losses = Losses::default();
+        self.first_try();
         loop {
             let (target, reason) = self.route(&unit);
             let backend = match self.acquire_except(target, losses.nodes()).await {
@@ -141,6 +144,7 @@ impl Session {
             held: false,
             leaving: None,
             local: false,
+            sets_up: false,
             in_transaction,
             deadline: None,
             timed: self.times(unit),
@@ -176,6 +180,7 @@ impl Session {
 
     async fn end_relay(&mut self, backend: Box<Backend>, relayed: Result<(), End>) -> Result<(), End> {
         self.client.entry.set_pin(None);
+        self.client.entry.set_sets_up(false);
         self.client.entry.set_statements(self.engine.statements().len());
         let Err(end) = relayed else {
             self.disarm();
@@ -183,8 +188,8 @@ impl Session {
             self.give_back(backend).await;
             return Ok(());
         };
-        let goodbye = matches!(end, End::Terminated | End::ClientLeft);
-        if goodbye && self.to_server.is_empty() && self.engine.is_free() {
+        let free = matches!(end, End::Terminated | End::ClientLeft | End::Outdated);
+        if free && self.to_server.is_empty() && self.engine.is_free() {
             Box::pin(self.give_back(backend)).await;
             return Err(end);
         }
@@ -213,7 +218,8 @@ impl Session {
                 && self.to_server.is_empty()
                 && relay.leaving.is_none()
             {
-                return Poll::Ready(Ok(()));
+                let outdated = self.is_outdated();
+                return Poll::Ready(if outdated { Err(End::Outdated) } else { Ok(()) });
             }
             if let Some(end) = self.left(relay, cx) {
                 return Poll::Ready(Err(end));
@@ -292,7 +298,7 @@ impl Session {
 
     /// Server to client: one flush, then one look at what is there, then one read.
     fn poll_server(&mut self, relay: &mut Relay, cx: &mut Context<'_>) -> Result<bool, End> {
-        if !self.to_client.is_empty() {
+        if !self.to_client.is_empty() && !(self.is_outdated() && relay.leaving.is_none()) {
             if relay.watch.has_written() {
                 self.may_have_written();
             }
@@ -313,7 +319,12 @@ impl Session {
         }
         let backend = &mut relay.backend;
         let (buf, out) = (&mut self.from_server, &mut self.to_client);
-        match self.engine.server(&relay.watch, &mut backend.books, buf, out)? {
+        let step = self.engine.server(&relay.watch, &mut backend.books, buf, out)?;
+        if relay.sets_up && !self.engine.sets_up() {
+            relay.sets_up = false;
+            self.client.entry.set_sets_up(false);
+        }
+        match step {
             ServerStep::More(need) => relay.server_need = need,
             ServerStep::Settled => {
                 relay.server_need = HEADER_LEN;
@@ -430,6 +441,10 @@ impl Session {
         let before = from_client.filled().len();
         let step = with_env(&means, &relay.watch, |env| engine.client(env, books, from_client, &mut outs))?;
         let taken = before - from_client.filled().len();
+        if engine.sets_up() {
+            relay.sets_up = true;
+            self.client.entry.set_sets_up(true);
+        }
         if taken > 0 {
             relay.watch.forwarded();
         }

@@ -136,6 +136,12 @@ impl ClientStatements {
         at.map(|at| self.unasked.swap_remove(at)).is_some()
     }
 
+    /// No server was asked about any of them.
+    pub fn unask_all(&mut self) {
+        let ids = self.named.values().filter(|statement| statement.source == Source::Parse);
+        self.unasked = ids.map(|statement| statement.id).collect();
+    }
+
     /// The client closes `name`, and that is done.
     pub fn close_now(&mut self, name: &[u8]) {
         if let Some(statement) = self.replace(name, None) {

@@ -206,10 +206,13 @@ fn what_was_sent_by_the_extended_protocol_is_sent_on_by_it() {
     let unit = Unit { len: run.len(), verdict: Verdict::empty(), boundary: Boundary::Sync, extended: true };
     pair.engine.bind(false, &unit, vec![Kept::Extended((*b"BEGIN").into())]);
     assert_eq!(pair.client(&run, 1000), [p("", "BEGIN"), b(""), e(), s(), run.clone()].concat());
+    assert!(pair.engine.sets_up(), "a cancel would hit what is ours");
     let [one, two] = [message('1', b""), message('2', b"")];
     let begun = [one.clone(), two.clone(), message('C', b"BEGIN\0"), z('T')].concat();
     let answer = [one, two, message('C', b"SELECT 1\0"), z('T')].concat();
-    assert_eq!(pair.server(&[begun, answer.clone()].concat(), 1000), answer);
+    assert_eq!(pair.server(&begun, 1000), b"");
+    assert!(!pair.engine.sets_up());
+    assert_eq!(pair.server(&answer, 1000), answer);
     assert!(pair.engine.is_settled() && !pair.engine.is_free());
 }
 
@@ -234,4 +237,23 @@ fn a_flush_with_a_body_fails_as_the_server_says() {
     let answer = [message('E', b"SERROR\0C08P01\0\0"), z('I')].concat();
     assert_eq!(pair.server(&answer, 1000), answer);
     assert!(pair.engine.is_free());
+}
+
+#[test]
+fn a_query_inside_of_a_batch_waits_for_the_batch() {
+    let mut pair = Pair::primary();
+    let batch = [p("", "SELECT 1"), p("x", "SELECT 1/0"), b("x"), e()].concat();
+    pair.client(&batch, 1000);
+    // The server is asked for the answers.
+    assert_eq!(pair.client(&q("EXECUTE x"), 1000), message('H', b""));
+    assert_eq!(pair.step, Some(ClientStep::Hold));
+    let said = [message('1', b""), message('1', b""), message('E', b"SERROR\0C22012\0\0")].concat();
+    pair.server(&said, 1000);
+    // It ignores the Query, and the unnamed statement stays.
+    assert_eq!(pair.poke(), q("EXECUTE x"));
+    assert_eq!(pair.client(&s(), 1000), s());
+    assert_eq!(pair.server(&z('I'), 1000), z('I'));
+    assert!(pair.engine.is_free());
+    let again = [b(""), e(), s()].concat();
+    assert_eq!(pair.client(&again, 1000), again);
 }
