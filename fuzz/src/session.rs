@@ -11,7 +11,7 @@ use protocol::frame::{FrameError, HEADER_LEN, Header, backend_header, frontend_h
 use protocol::sqlstate::SqlState;
 use proxy::buffer::Buf;
 use proxy::engine::{
-    Books, Boundary, ClientOuts, ClientStep, Engine, Env, Passed, Scan, ServerStep, Watch, scan,
+    Books, Boundary, ClientOuts, ClientStep, Engine, Env, Kept, Passed, Scan, ServerStep, Watch, scan,
 };
 use proxy::out::Out;
 use proxy::statements::StatementCache;
@@ -67,6 +67,9 @@ struct Pair {
     from_client: Buf,
     from_server: Buf,
     bound: bool,
+    /// The next backend is one of a standby; a BEGIN was kept back.
+    on_standby: bool,
+    begins: bool,
     to_server: Stream,
     to_client: Stream,
     /// What the server has been asked and has not answered, when it answers well.
@@ -86,6 +89,8 @@ pub(crate) fn session(mut input: &[u8]) {
         from_client: Buf::default(),
         from_server: Buf::default(),
         bound: false,
+        on_standby: false,
+        begins: false,
         to_server: stream(frontend_header),
         to_client: stream(backend_header),
         owed: VecDeque::new(),
@@ -93,6 +98,7 @@ pub(crate) fn session(mut input: &[u8]) {
     while let [who, len, rest @ ..] = input {
         let (bytes, after) = rest.split_at(usize::from(*len).min(rest.len()));
         input = after;
+        (pair.on_standby, pair.begins) = (who / 3 % 2 == 1, who / 6 % 4 == 1);
         let step = match who % 3 {
             0 => pair.client(bytes),
             1 => pair.server(bytes),
@@ -145,7 +151,8 @@ impl Pair {
             if matches!(unit.boundary, Boundary::Terminate | Boundary::Stray) {
                 return Err(Over);
             }
-            self.engine.bind(false, &unit, Vec::new());
+            let begin = self.begins.then(|| Kept::Extended((*b"BEGIN").into()));
+            self.engine.bind(self.on_standby, &unit, begin.into_iter().collect());
             self.bound = true;
         }
         let (mut server, mut client) = (Out::default(), Out::default());

@@ -79,8 +79,8 @@ impl Slot {
         let made = if shared { format!("CREATE SCHEMA {schema}") } else { "SELECT 1".to_owned() };
         primary.simple(&format!("{made}; GRANT ALL ON SCHEMA {schema} TO bench"))?;
         primary.simple(&format!("SET search_path = {schema}; SET lock_timeout = '3s'; SET ROLE bench"))?;
-        primary.set_deadline(Duration::from_secs(10));
-        standby.set_deadline(Duration::from_secs(10));
+        primary.set_deadline(HANG);
+        standby.set_deadline(HANG);
         primary.simple("SET client_min_messages = warning")?;
         primary.simple(OBJECTS)?;
         Ok(Self { login, schema, number, primary, standby, dirty: true })
@@ -116,6 +116,7 @@ impl Slot {
     pub(crate) fn direct(&mut self, way: Way, script: &Script) -> Result<Transcript> {
         self.reset(script.writes())?;
         let mut client = self.login.connect(way.port)?;
+        client.set_deadline(HANG);
         let mut all = Transcript::new();
         for step in steps(way, script) {
             let sent = encode(&step);
