@@ -372,7 +372,6 @@ impl ClientEntry {
     }
 
     /// Whether a cancel request would hit what is ours.
-    #[must_use]
     pub fn sets_up(&self) -> bool {
         self.sets_up.load(Ordering::Acquire)
     }
