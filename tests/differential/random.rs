@@ -289,6 +289,16 @@ fn bind(random: &mut StdRng) -> Msg {
     Msg::Bind { portal, statement, values, formats: Vec::new(), results }
 }
 
+/// Whether a statement may come to execute itself. PostgreSQL (15 at least) dies of `EXPLAIN EXECUTE` of such a one, on a
+/// direct connection as well: `ExplainExecuteQuery` and `ExplainOneUtility` call each other without end. Here a
+/// statement executes only those before it.
+fn runs_itself(statement: &str, sql: &[u8]) -> bool {
+    const ORDER: [&str; 3] = ["q1", "s1", "s2"];
+    let Some(at) = ORDER.iter().position(|name| *name == statement) else { return false };
+    let text = String::from_utf8_lossy(sql);
+    ORDER[at..].iter().any(|name| text.contains(&format!("EXECUTE {name}")))
+}
+
 /// `P D? B D? E` and mostly Sync.
 fn put_batch(random: &mut StdRng, step: &mut Step) {
     for _ in 0..random.random_range(1..3) {
@@ -296,7 +306,9 @@ fn put_batch(random: &mut StdRng, step: &mut Step) {
         if !statement.is_empty() && random.random_bool(0.6) {
             step.push(Msg::Close('S', statement.clone()));
         }
-        step.push(Msg::Parse { name: statement.clone(), sql: sql(random), types: Vec::new() });
+        let text = Some(sql(random)).filter(|text| !runs_itself(&statement, text));
+        let sql = text.unwrap_or_else(|| b"SELECT 1".to_vec());
+        step.push(Msg::Parse { name: statement.clone(), sql, types: Vec::new() });
         if random.random_bool(0.3) {
             step.push(Msg::Describe('S', statement.clone()));
         }
