@@ -2,7 +2,7 @@
 
 use protocol::table::oid;
 
-use crate::commands::{COMMANDS, Command, Place};
+use crate::commands::{COMMANDS, Command, OF_SESSIONS, Place};
 use crate::http::RESOURCES;
 use crate::probes::SETTINGS;
 
@@ -58,6 +58,9 @@ On `metrics_listen` (port 9719), GET and HEAD. There is no authentication: keep 
 pub fn markdown() -> String {
     let mut out = String::from(HEAD);
     COMMANDS.iter().for_each(|command| line(&mut out, &command_row(command)));
+    OF_SESSIONS.iter().for_each(|command| {
+        line(&mut out, &format!("| `{}` | anyone | sessions | {} |", command.usage, command.help));
+    });
     out.push_str(COLUMNS);
     let with_columns = COMMANDS.iter().filter(|command| !command.columns.is_empty());
     with_columns.for_each(|command| line(&mut out, &columns(command)));

@@ -16,7 +16,7 @@ mod testing;
 pub mod view;
 mod words;
 
-pub use commands::{Argument, COMMANDS, ColumnSpec, Command, Place, Rights};
+pub use commands::{Argument, COMMANDS, ColumnSpec, Command, OF_SESSIONS, OfSession, Place, Rights};
 pub use console::AdminConsole;
 pub use docs::markdown;
 pub use http::serve;

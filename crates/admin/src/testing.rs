@@ -14,7 +14,7 @@ use protocol::sqlstate::SqlState;
 use crate::view::{
     AdminControl, AdminView, Awaited, ClientRow, ClientState, DatabaseStats, DatabaseTotals, Databases,
     Delay, Endpoint, ErrorCounts, EventRow, HealthRow, MemoryRow, NodeRow, Outcome, PoolRow, ProcessInfo,
-    ProcessState, RouteRow, ServerRow, ServerState, Shutdown, StatementCounts,
+    ProcessState, RouteRow, ServerRow, ServerState, Shutdown, StatementCounts, StatementRow,
 };
 
 /// 2024-02-29 12:34:56 UTC.
@@ -224,6 +224,20 @@ impl AdminView for FakeView {
     fn routes(&self) -> Vec<RouteRow> {
         vec![RouteRow { node: NodeId(1), reason: "read", statements: 11 }]
     }
+    fn statements(&self) -> Vec<StatementRow> {
+        vec![StatementRow {
+            fingerprint: "0123456789abcdef0123456789abcdef".into(),
+            text: "select 1".into(),
+            calls: 5,
+            errors: 1,
+            routes: vec![("primary", 1), ("read", 4)],
+            reasons: vec![("read_only_select", 4), ("hint", 1)],
+            percentiles: [90, 200, 300].map(Duration::from_micros),
+            time: Duration::from_millis(1),
+            rows: 5,
+            bytes: 400,
+        }]
+    }
     fn memory(&self) -> Vec<MemoryRow> {
         vec![MemoryRow { what: "process", items: 1, bytes: 1 << 24 }]
     }
@@ -305,6 +319,9 @@ impl AdminControl for FakeControl {
     }
     fn disable(&self, database: String) -> Outcome<'_, ()> {
         self.note("disable", &Databases::One(database))
+    }
+    fn reset_statements(&self) -> Outcome<'_, ()> {
+        self.note("reset_statements", &Databases::All)
     }
     fn reopen_logs(&self) -> Outcome<'_, ()> {
         self.note("reopen_logs", &Databases::All)

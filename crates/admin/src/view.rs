@@ -6,6 +6,7 @@
 
 mod control;
 mod look;
+mod statements;
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -14,6 +15,7 @@ use cluster::{NodeId, NodeState, Role};
 
 pub use control::{AdminControl, Databases, NodeOrder, Outcome, Shutdown};
 pub use look::AdminView;
+pub use statements::StatementRow;
 
 /// One node: the cluster's picture of it and what was counted for it.
 #[derive(Debug, Clone, PartialEq)]

@@ -190,7 +190,7 @@ table! {
         /// Whether a node is chosen for each statement; off keeps one for the session.
         statement_level_load_balance: bool, Limits::none(), "on", Reload, Active;
         /// Whether reads before the first write of a READ COMMITTED transaction may go to a standby.
-        transaction_load_balance: bool, Limits::none(), "off", Reload, Reserved;
+        transaction_load_balance: bool, Limits::none(), "off", Reload, Active;
         /// What a write does to the reads that follow it. `transaction` (and `off`, which is the same here): those
         /// of its transaction stay on the primary; `trans_transaction`: once an explicit transaction has written, so
         /// do those of all explicit transactions of the session that follow; `always`: so do all of the session.

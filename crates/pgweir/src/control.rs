@@ -146,6 +146,10 @@ impl AdminControl for Control {
         })
     }
 
+    fn reset_statements(&self) -> Outcome<'_, ()> {
+        done(self.scope(Databases::All).map(|(proxy, _)| proxy.forget_digests()))
+    }
+
     fn reopen_logs(&self) -> Outcome<'_, ()> {
         Box::pin(async {
             let reopened = self.ask(Command::ReopenLogs).await?;

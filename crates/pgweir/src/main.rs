@@ -36,6 +36,7 @@ mod sampler;
 mod senders;
 mod signals;
 mod specs;
+mod statements;
 mod status;
 mod stopping;
 mod terminal;

@@ -10,6 +10,7 @@ pub(crate) fn rows(proxy: Option<&Proxy>) -> Vec<MemoryRow> {
     if let Some(proxy) = proxy {
         let (statements, statement_bytes) = proxy.statements();
         let (verdicts, verdict_bytes) = proxy.verdicts();
+        let (digests, digest_bytes) = proxy.digest_size();
         let (buffers, buffer_bytes) = proxy.free_buffers();
         rows.extend([
             MemoryRow {
@@ -18,6 +19,7 @@ pub(crate) fn rows(proxy: Option<&Proxy>) -> Vec<MemoryRow> {
                 bytes: count(statement_bytes),
             },
             MemoryRow { what: "verdict_caches", items: count(verdicts), bytes: count(verdict_bytes) },
+            MemoryRow { what: "statement_counts", items: count(digests), bytes: count(digest_bytes) },
             MemoryRow { what: "free_buffers", items: count(buffers), bytes: count(buffer_bytes) },
         ]);
     }

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use cluster::NodeId;
 use config::Config;
-use router::{ParseOptions, Policy, Target, TxView, classify, decide, fingerprint, unpin_followed};
+use proxy::{Relations, judge};
+use router::{Policy, Target, TxView, Verdict, decide, fingerprint};
 use serde_json::Value;
 
 use crate::cli::{Failure, load, say};
@@ -23,12 +24,7 @@ pub(crate) fn route(file: &Path, sql: &str) -> Result<ExitCode, Failure> {
 }
 
 fn explain(config: &Config, sql: &str, health: Option<&Value>) -> String {
-    let options = ParseOptions {
-        max_parsed_statement: config.max_parsed_statement,
-        standard_conforming_strings: true,
-        allow_sql_comments: config.allow_sql_comments,
-    };
-    let verdict = unpin_followed(classify(sql.as_bytes(), &options), sql.as_bytes(), true);
+    let verdict = judge(config, sql.as_bytes(), Relations::Ordinary);
     let policy = Policy { load_balance: config.load_balance_mode, ..Policy::default() };
     let (target, reason) = decide(&verdict, &TxView::default(), &policy);
     let pin = verdict.pin.map_or("none", |pin| pin.as_str());
@@ -43,11 +39,25 @@ fn explain(config: &Config, sql: &str, health: Option<&Value>) -> String {
         Target::Anywhere => "anywhere (where the session is, or pgweir itself)".to_owned(),
     };
     let fingerprint = fingerprint(sql.as_bytes(), true);
+    let assumed = assumption(config, sql, &verdict);
     format!(
-        "node:        {place}\nreason:      {}\nkind:        {}\npin:         {pin}\nfingerprint: {fingerprint}",
+        "node:        {place}\nreason:      {}\nkind:        {}\npin:         {pin}\nfingerprint: {fingerprint}{assumed}",
         reason.as_str(),
         verdict.kind.as_str()
     )
+}
+
+/// What the answer takes for granted because no database was asked; `PGWEIR EXPLAIN` in a session knows.
+fn assumption(config: &Config, sql: &str, verdict: &Verdict) -> String {
+    let careful = judge(config, sql.as_bytes(), Relations::Unknown);
+    let assumed = if verdict.is_in_doubt() {
+        "nothing is known of the functions that are not built in"
+    } else if careful.access != verdict.access {
+        "its tables and views are ordinary ones: logged, not foreign, over nothing that writes"
+    } else {
+        return String::new();
+    };
+    format!("\nassumed:     {assumed}; PGWEIR EXPLAIN in a session knows")
 }
 
 /// The node that is the primary now, as the running pgweir says.
@@ -84,6 +94,19 @@ mod tests {
         assert!(text.starts_with("node:        read (a node by weight, least_outstanding)\n"), "{text}");
         let text = explain(&config, "/* pgweir: node=5 */ select 1", None);
         assert!(text.starts_with("node:        node 5, which does not exist\nreason:      hint\n"), "{text}");
+        let text = explain(&config, "select * from t", None);
+        assert!(text.contains("\nassumed:     its tables and views are ordinary ones"), "{text}");
+        let text = explain(&config, "select f(1)", None);
+        assert!(
+            text.contains("reason:      unknown_function")
+                && text.contains("\nassumed:     nothing is known"),
+            "{text}"
+        );
+        assert!(!explain(&config, "select lower('a') from pg_class", None).contains("assumed"));
+        let lists = "backends: [{hostname: db0}]\nread_only_function_list: [f]\nprimary_routing_query_pattern_list: [now]";
+        let lists = config::parse(lists, "test").unwrap();
+        assert!(explain(&lists, "select f(1)", None).starts_with("node:        read"));
+        assert!(explain(&lists, "select now()", None).contains("query_pattern"));
         let text = explain(&config, "create temp table t (a int)", None);
         assert!(text.contains("pin:         temp_table"), "{text}");
     }

@@ -7,7 +7,7 @@ use admin::AdminView;
 use admin::view::{
     Awaited, ClientRow, ClientState, DatabaseStats, DatabaseTotals, Delay, Endpoint, ErrorCounts, EventRow,
     HealthRow, MemoryRow, NodeRow, PoolRow, ProcessInfo, ProcessState, RouteRow, ServerRow, ServerState,
-    StatementCounts,
+    StatementCounts, StatementRow,
 };
 use cluster::{Facts, Freshness, Node, NodeId, NodeReport, Role, Topology};
 use config::Config;
@@ -24,6 +24,7 @@ use crate::events::Events;
 use crate::health::Health;
 use crate::memory;
 use crate::senders::{Senders, Sending};
+use crate::statements;
 
 /// The snapshots. The proxy comes last to life and is bound late: it needs the console, which needs this.
 pub(crate) struct View {
@@ -178,6 +179,10 @@ impl AdminView for View {
             })
         };
         nodes.iter().flat_map(of).filter(|route| route.statements > 0).collect()
+    }
+
+    fn statements(&self) -> Vec<StatementRow> {
+        statements::rows(self.proxy.get().map(|proxy| &**proxy))
     }
 
     fn memory(&self) -> Vec<MemoryRow> {

@@ -14,6 +14,7 @@ pub mod connect;
 mod connect_log;
 mod console_session;
 mod control;
+pub mod digest;
 pub mod engine;
 pub mod fence;
 pub mod gates;
@@ -43,7 +44,7 @@ mod throttle;
 pub mod tls;
 pub mod workers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,6 +54,7 @@ use parking_lot::Mutex;
 use telemetry::Tasks;
 use tokio::task::JoinHandle;
 
+pub use catalog::{Relations, judge};
 pub use listener::ListenError;
 pub use shared::{Deps, Observe};
 
@@ -153,6 +155,26 @@ impl Proxy {
         let mut totals = BTreeMap::new();
         self.workers.all().for_each(|worker| worker.book.add_to(&mut totals));
         totals
+    }
+
+    /// What was counted for each statement, over all workers.
+    #[must_use]
+    pub fn digests(&self) -> HashMap<router::Fingerprint, digest::Digest> {
+        let mut all = HashMap::new();
+        self.workers.all().for_each(|worker| worker.digests.add_to(&mut all));
+        all
+    }
+
+    /// Forgets what was counted for each statement.
+    pub fn forget_digests(&self) {
+        self.workers.all().for_each(|worker| worker.digests.clear());
+    }
+
+    /// For how many statements something is counted, and the bytes of that.
+    #[must_use]
+    pub fn digest_size(&self) -> (usize, usize) {
+        let sizes = self.workers.all().map(|worker| worker.digests.size());
+        sizes.fold((0, 0), |(items, bytes), (i, b)| (items + i, bytes + b))
     }
 
     /// How many prepared statements are known, and their bytes.

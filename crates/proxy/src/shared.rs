@@ -18,6 +18,7 @@ use crate::capacity::Capacities;
 use crate::catalog::{Catalogs, Knowledge};
 use crate::connect::NodeAddress;
 use crate::connect_log::ConnectLog;
+use crate::digest::DigestBook;
 use crate::gates::Gates;
 use crate::greeting::Greetings;
 use crate::last_write::LastWrites;
@@ -179,6 +180,7 @@ pub struct Worker {
     pub(crate) tasks: Tasks,
     pub(crate) buffers: Buffers,
     pub(crate) book: Book,
+    pub(crate) digests: DigestBook,
     classifier: Mutex<Classifier>,
     pub(crate) picker: Mutex<Picker>,
 }
@@ -191,6 +193,7 @@ impl Worker {
             tasks,
             buffers: Buffers::default(),
             book: Book::default(),
+            digests: DigestBook::default(),
             classifier: Mutex::new(Classifier::with_seed(VERDICT_CACHE_BYTES, rand::random())),
             picker: Mutex::new(Picker::new(rand::random())),
         }

@@ -160,13 +160,13 @@ pub struct Builder {
     /// What the lists say, whatever it uses.
     listed: HashSet<Object>,
     hidden: Vec<Object>,
-    builtin: HashSet<u32>,
     bytes: usize,
 }
 
 impl Builder {
     /// A function, procedure or aggregate. `volatile` as its catalog row says; what is built in is judged by the
-    /// table, and not kept.
+    /// table, and not kept when that has it. A newer server has others, which are taken as it says, but for names
+    /// like those of functions whose volatility hides what they do.
     pub fn function(&mut self, oid: u32, (schema, name): (&str, &str), origin: Origin, listed: Listed<'_>) {
         let object = Object::Function(oid);
         let safety = match (listed(schema, name), origin) {
@@ -174,14 +174,14 @@ impl Builder {
                 self.listed.insert(object);
                 safety
             }
-            (None, Origin::BuiltIn) => functions::builtin(name.as_bytes()).unwrap_or(Safety::PrimaryOnly),
+            (None, Origin::BuiltIn { volatile }) => functions::builtin(name.as_bytes())
+                .unwrap_or_else(|| Safety::primary_if(volatile || functions::is_suspect(name))),
             (None, Origin::User { volatile }) => Safety::primary_if(volatile),
         };
         if safety == Safety::PrimaryOnly {
             self.primary.push(object);
         }
-        if origin == Origin::BuiltIn {
-            self.builtin.insert(oid);
+        if matches!(origin, Origin::BuiltIn { .. }) && functions::builtin(name.as_bytes()).is_some() {
             return;
         }
         let named = self.named(schema, name, object);
@@ -296,7 +296,10 @@ impl Builder {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// It came with the server.
-    BuiltIn,
+    BuiltIn {
+        /// `provolatile = 'v'`.
+        volatile: bool,
+    },
     /// Somebody made it.
     User {
         /// `provolatile = 'v'`.
@@ -336,7 +339,9 @@ impl FunctionCatalog for Loaded<'_> {
 
     fn relation(&self, schema: Option<&str>, name: &str) -> Option<Safety> {
         let known = self.catalog.and_then(|catalog| catalog.relation(schema, name));
-        known.or_else(|| is_system(schema, name).then_some(Safety::AnyNode))
+        // A standby sees sequences up to 32 values ahead (`SEQ_LOG_VALS`).
+        let system = || Safety::primary_if(name == "pg_sequences");
+        known.or_else(|| is_system(schema, name).then(system))
     }
 
     fn is_loaded(&self) -> bool {

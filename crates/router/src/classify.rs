@@ -1,5 +1,6 @@
 //! A text of any number of statements to one verdict, without a cache.
 
+use crate::fingerprint::fingerprint;
 use crate::functions::{FunctionCatalog, NoCatalog};
 use crate::hint;
 use crate::lexer::Token;
@@ -34,15 +35,15 @@ pub fn classify(sql: &[u8], options: &ParseOptions) -> Verdict {
 /// The verdict on a text, with what the catalog knows about functions.
 #[must_use]
 pub fn classify_with(sql: &[u8], options: &ParseOptions, catalog: &dyn FunctionCatalog) -> Verdict {
-    let verdict = if sql.len() > options.max_parsed_statement {
-        oversize::classify(sql, options.standard_conforming_strings)
-    } else {
-        let tokens: Vec<Token<'_>> = Normal::new(sql, options.standard_conforming_strings).collect();
-        Statements::new(&tokens)
-            .map(|statement| statement::classify(statement, catalog))
-            .fold(Verdict::empty(), Verdict::merge)
-    };
-    verdict.with_hint(hint_of(sql, options))
+    let conforming = options.standard_conforming_strings;
+    if sql.len() > options.max_parsed_statement {
+        return oversize::classify(sql, conforming).with_hint(hint_of(sql, options));
+    }
+    let tokens: Vec<Token<'_>> = Normal::new(sql, conforming).collect();
+    let verdict = Statements::new(&tokens)
+        .map(|statement| statement::classify(statement, catalog))
+        .fold(Verdict::empty(), Verdict::merge);
+    verdict.with_hint(hint_of(sql, options)).with_print(fingerprint(sql, conforming))
 }
 
 /// The verdict when the text is one statement that its tokens alone decide (BEGIN, COMMIT, SET ...).
@@ -55,7 +56,8 @@ pub(crate) fn classify_direct(sql: &[u8], options: &ParseOptions) -> Option<Verd
     let mut statements = Statements::new(&tokens);
     let (statement, more) = (statements.next()?, statements.next());
     let direct = more.is_none().then(|| statement::classify(statement, &NoCatalog));
-    direct.map(|verdict| verdict.with_hint(hint_of(sql, options)))
+    let print = || fingerprint(sql, options.standard_conforming_strings);
+    direct.map(|verdict| verdict.with_hint(hint_of(sql, options)).with_print(print()))
 }
 
 pub(crate) fn hint_of(sql: &[u8], options: &ParseOptions) -> Option<crate::Hint> {

@@ -7,7 +7,7 @@
 use cluster::NodeId;
 
 use crate::reason::Reason;
-use crate::verdict::{Access, Effect, Hint, Isolation, TxControl, TxMode, Verdict};
+use crate::verdict::{Access, Effect, Hint, Isolation, StatementKind, TxControl, TxMode, Verdict};
 
 /// Where a statement goes, before a node is picked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -39,6 +39,8 @@ pub struct Policy {
     pub after_write: bool,
     /// Where a redirect list sends reads this time.
     pub redirect: Option<Redirect>,
+    /// `transaction_load_balance`: a READ COMMITTED transaction may read elsewhere before it writes.
+    pub early_reads: bool,
 }
 
 /// Where a redirect list sends reads.
@@ -54,7 +56,14 @@ pub enum Redirect {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { load_balance: true, read_only: false, route: None, after_write: false, redirect: None }
+        Self {
+            load_balance: true,
+            read_only: false,
+            route: None,
+            after_write: false,
+            redirect: None,
+            early_reads: false,
+        }
     }
 }
 
@@ -114,7 +123,8 @@ pub fn decide(verdict: &Verdict, tx: &TxView, policy: &Policy) -> (Target, Reaso
     if mode.isolation == Some(Isolation::Serializable) && (begins || verdict.access != Access::Neutral) {
         return (Target::Primary, Reason::Serializable);
     }
-    if begins && mode.read_only != Some(true) {
+    let early = policy.early_reads && tx.in_transaction && may_run_early(verdict, mode);
+    if begins && mode.read_only != Some(true) && !early {
         return (Target::Primary, Reason::TransactionReadWrite);
     }
     if verdict.access == Access::Neutral && !begins {
@@ -126,8 +136,22 @@ pub fn decide(verdict: &Verdict, tx: &TxView, policy: &Policy) -> (Target, Reaso
         Some(Hint::Node(node)) => return (Target::Node(node), wished),
         None => {}
     }
-    let reason = if begins { Reason::TransactionReadOnly } else { verdict.reason };
+    let reason = match (begins, mode.read_only) {
+        (true, Some(true)) => Reason::TransactionReadOnly,
+        (true, _) => Reason::TransactionLoadBalance,
+        (false, _) => verdict.reason,
+    };
     balance(verdict.by_pattern, policy, reason)
+}
+
+/// A read that a transaction may do before it is known to write: nothing of it is missing when the transaction goes
+/// on elsewhere (a cursor would be), and READ COMMITTED sees the present anew with each statement anyway.
+#[must_use]
+pub fn may_run_early(verdict: &Verdict, mode: TxMode) -> bool {
+    let fresh = matches!(mode.isolation, Some(Isolation::ReadCommitted | Isolation::ReadUncommitted));
+    let query = verdict.kind == StatementKind::Select || verdict.reason == Reason::Explain;
+    let plain = verdict.tx == TxControl::None && verdict.effect == Effect::None && verdict.pin.is_none();
+    fresh && query && plain && verdict.access == Access::Read
 }
 
 /// A read that nobody has said anything about.
@@ -154,7 +178,7 @@ fn is_elsewhere(wish: Option<Hint>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdict::{PinReason, StatementKind};
+    use crate::verdict::PinReason;
 
     fn verdict(access: Access, reason: Reason) -> Verdict {
         Verdict::new(access, StatementKind::Select, reason)
@@ -213,6 +237,31 @@ mod tests {
     }
 
     #[test]
+    fn a_transaction_that_may_write_reads_elsewhere_before_it_does() {
+        let policy = Policy { early_reads: true, ..Policy::default() };
+        let read = verdict(Access::Read, Reason::ReadOnlySelect);
+        let at = |verdict: &Verdict, isolation, policy: &Policy| {
+            let mode = TxMode { isolation, ..TxMode::default() };
+            decide(verdict, &TxView { in_transaction: true, mode }, policy)
+        };
+        let committed = Some(Isolation::ReadCommitted);
+        let early = (Target::Read, Reason::TransactionLoadBalance);
+        let primary = (Target::Primary, Reason::TransactionReadWrite);
+        assert_eq!(at(&read, committed, &policy), early);
+        assert_eq!(at(&read, committed, &Policy::default()), primary);
+        // What the server takes for the level when nobody says is not known.
+        for isolation in [None, Some(Isolation::RepeatableRead)] {
+            assert_eq!(at(&read, isolation, &policy), primary);
+        }
+        let cursor = read.with_kind(StatementKind::Other);
+        assert_eq!(at(&cursor, committed, &policy), primary);
+        let write = verdict(Access::Write, Reason::Dml);
+        assert_eq!(at(&write, committed, &policy), (Target::Primary, Reason::Dml));
+        let written = Policy { after_write: true, ..policy };
+        assert_eq!(at(&read, committed, &written), (Target::Primary, Reason::AfterWrite));
+    }
+
+    #[test]
     fn one_precedence() {
         let read = verdict(Access::Read, Reason::ReadOnlySelect);
         let everything = Policy {
@@ -221,6 +270,7 @@ mod tests {
             route: Some(Hint::Node(NodeId(1))),
             after_write: true,
             redirect: Some(Redirect::Node(NodeId(2))),
+            early_reads: false,
         };
         let mut hinted = read.with_hint(Some(Hint::Standby));
         hinted.by_pattern = true;

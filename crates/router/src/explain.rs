@@ -33,6 +33,18 @@ pub fn explained(sql: &[u8]) -> Option<&[u8]> {
     (first.is("pgweir") && second.is("explain")).then(|| lexer.rest())
 }
 
+/// The fingerprint of a text, and the text with literals left out, cut to `max` bytes.
+#[must_use]
+pub fn normalized(sql: &[u8], max: usize) -> (Fingerprint, String) {
+    // A token is at least a byte: more of them are cut off anyway.
+    let tokens: Vec<_> = Normal::new(sql, true).take(max).collect();
+    let mut text = query::canonical(&tokens);
+    let end = (0..=max).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+    text.truncate(end);
+    text.shrink_to_fit();
+    (fingerprint(sql, true), text)
+}
+
 /// Explains a text.
 #[must_use]
 pub fn explain(sql: &[u8], options: &ParseOptions) -> Explanation {

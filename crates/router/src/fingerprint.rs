@@ -19,6 +19,15 @@ use crate::verdict::Hint;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(pub u128);
 
+impl Fingerprint {
+    /// Its first half, which is enough to tell apart what one process sees.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "the upper half fits")]
+    pub const fn first_half(self) -> u64 {
+        (self.0 >> 64) as u64
+    }
+}
+
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)

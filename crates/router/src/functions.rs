@@ -93,6 +93,34 @@ pub(crate) fn builtin(name: &[u8]) -> Option<Safety> {
     contains(builtins::ANY_NODE, name).then_some(Safety::AnyNode)
 }
 
+/// Names like those of built-in functions that say less of what they do than they should: STABLE ones that a standby
+/// refuses, or answers differently. For what a newer server has.
+pub(crate) fn is_suspect(name: &str) -> bool {
+    const PARTS: &[&str] = &[
+        "advisory",
+        "backup",
+        "cancel",
+        "conf",
+        "export",
+        "notify",
+        "promote",
+        "recovery",
+        "replication",
+        "reset",
+        "slot",
+        "snapshot",
+        "sync",
+        "terminate",
+        "wal",
+        "xact",
+        "xid",
+        "lsn",
+    ];
+    const FAMILIES: &[&str] = &["lo_", "txid_", "binary_upgrade_"];
+    let family = FAMILIES.iter().any(|prefix| name.starts_with(prefix));
+    family || (name.starts_with("pg_") && PARTS.iter().any(|part| name.contains(part)))
+}
+
 /// A built-in operator.
 pub(crate) fn is_builtin_operator(name: &[u8]) -> bool {
     // `!=` is the lexer's alias of `<>`, `=>` names an argument.
@@ -258,6 +286,8 @@ mod tests {
             "pg_backup_start",
             "currval",
             "pg_is_in_recovery",
+            "table_to_xml",
+            "database_to_xml_and_xmlschema",
         ] {
             assert_eq!(builtin(name.as_bytes()), Some(Safety::PrimaryOnly), "{name}");
         }
@@ -276,5 +306,17 @@ mod tests {
             assert_eq!(builtin(name.as_bytes()), Some(Safety::AnyNode), "{name}");
         }
         assert_eq!(builtin(b"my_function"), None);
+    }
+
+    #[test]
+    fn what_is_new_is_judged_by_its_name_too() {
+        for name in
+            ["pg_newer_xact_id", "txid_newer", "lo_newer", "pg_stat_reset_newer", "pg_newer_wal_summary"]
+        {
+            assert!(is_suspect(name), "{name}");
+        }
+        for name in ["json_newer", "array_newer", "pg_get_newer", "conformal", "slot_of"] {
+            assert!(!is_suspect(name), "{name}");
+        }
     }
 }

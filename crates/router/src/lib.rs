@@ -42,8 +42,8 @@ pub mod verdict;
 pub use cache::Classifier;
 pub use catalog::{Builder, Catalog, ListedFunctions, Loaded, Object, Origin};
 pub use classify::{ParseOptions, classify, classify_with};
-pub use decide::{Policy, Redirect, Target, TxView, decide};
-pub use explain::{Explanation, explain, explained};
+pub use decide::{Policy, Redirect, Target, TxView, decide, may_run_early};
+pub use explain::{Explanation, explain, explained, normalized};
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use functions::{FunctionCatalog, NoCatalog, Safety};
 pub use ops::{

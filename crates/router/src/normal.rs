@@ -20,6 +20,22 @@ impl<'a> Normal<'a> {
         Self { lexer: Lexer::new(sql, standard_conforming_strings), held: None, after_literal: false }
     }
 
+    /// The token behind a literal, or behind the first of a list of them.
+    fn after_literal(&mut self) -> Option<Token<'a>> {
+        if let Some(held) = self.held.take() {
+            // Never a literal.
+            self.after_literal = false;
+            return Some(held);
+        }
+        let mut token = self.lexer.next()?;
+        if token.is_punct(",") {
+            token = self.skip_list(token)?;
+        }
+        // What is held comes next, whatever this one is.
+        self.after_literal = is_literal(&token) || self.held.is_some();
+        Some(token)
+    }
+
     /// After a comma that follows a literal: skips `literal , literal ...`; the first token that stands.
     fn skip_list(&mut self, comma: Token<'a>) -> Option<Token<'a>> {
         loop {
@@ -41,14 +57,13 @@ impl<'a> Normal<'a> {
 impl<'a> Iterator for Normal<'a> {
     type Item = Token<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<Token<'a>> {
-        let mut token = match self.held.take() {
-            Some(held) => held,
-            None => self.lexer.next()?,
-        };
-        if self.after_literal && token.is_punct(",") {
-            token = self.skip_list(token)?;
+        if self.after_literal {
+            return self.after_literal();
         }
+        // Only behind a literal is anything held.
+        let token = self.lexer.next()?;
         self.after_literal = is_literal(&token);
         Some(token)
     }

@@ -171,6 +171,8 @@ pub(crate) fn canonical(tokens: &[Token<'_>]) -> String {
                 text.push_str(&String::from_utf8_lossy(token.text));
                 text.push('"');
             }
+            // It may be anything, a secret too; no parser gets it.
+            Kind::Bad => text.push('?'),
             _ => text.push_str(&String::from_utf8_lossy(token.text)),
         }
     }

@@ -70,6 +70,8 @@ reasons! {
     TransactionReadWrite => "transaction_read_write",
     /// The transaction was begun READ ONLY.
     TransactionReadOnly => "transaction_read_only",
+    /// The transaction may write and has not yet: `transaction_load_balance` lets it read elsewhere until then.
+    TransactionLoadBalance => "transaction_load_balance",
     /// SERIALIZABLE, which a hot standby refuses.
     Serializable => "serializable",
     /// The session is, or is about to be, pinned to a backend.

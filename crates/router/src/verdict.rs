@@ -2,6 +2,7 @@
 
 use cluster::NodeId;
 
+use crate::fingerprint::Fingerprint;
 use crate::reason::Reason;
 
 /// Which nodes may run a statement. Ordered by care: the greater wins when statements form one unit.
@@ -256,6 +257,8 @@ pub struct Verdict {
     pub by_pattern: bool,
     /// How many statements it is, empty ones not counted.
     pub statements: u32,
+    /// The first half of its fingerprint; 0 when nobody has asked for it, or the text is too long.
+    pub print: u64,
 }
 
 impl Verdict {
@@ -274,6 +277,7 @@ impl Verdict {
             hint: None,
             by_pattern: false,
             statements: 1,
+            print: 0,
         }
     }
 
@@ -319,6 +323,7 @@ impl Verdict {
             by_pattern: self.by_pattern || other.by_pattern,
             hint: merge_hints(self.hint, other.hint),
             statements: self.statements.saturating_add(other.statements),
+            print: 0,
         }
     }
 
@@ -365,6 +370,11 @@ impl Verdict {
 
     pub(crate) const fn with_hint(mut self, hint: Option<Hint>) -> Self {
         self.hint = hint;
+        self
+    }
+
+    pub(crate) const fn with_print(mut self, print: Fingerprint) -> Self {
+        self.print = print.first_half();
         self
     }
 

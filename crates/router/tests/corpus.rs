@@ -32,10 +32,11 @@ fn catalog() -> Catalog {
     ] {
         builder.function(oid, (schema, name), Origin::User { volatile }, nothing);
     }
-    for (oid, name) in [(10, "t"), (11, "log"), (12, "sq"), (13, "v_plain"), (14, "v_wr"), (15, "v_nested")] {
+    for (oid, name) in [(10, "t"), (11, "log"), (13, "v_plain"), (14, "v_wr"), (15, "v_nested")] {
         builder.relation(oid, "public", name, Safety::AnyNode);
     }
     builder.relation(16, "public", "u", Safety::PrimaryOnly);
+    builder.relation(12, "public", "sq", Safety::PrimaryOnly);
     builder.relation(17, "public", "v_lock", Safety::PrimaryOnly);
     builder.uses(Object::Relation(14), Object::Function(1));
     builder.uses(Object::Relation(15), Object::Relation(14));

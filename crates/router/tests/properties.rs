@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use router::{Access, Classifier, ParseOptions, TxControl, classify, explain, fingerprint};
+use router::{Access, Classifier, ParseOptions, TxControl, Verdict, classify, explain, fingerprint};
 
 const WORDS: &[&str] = &[
     "SELECT",
@@ -209,7 +209,8 @@ proptest! {
         let verdict = classify(sql.as_bytes(), &options);
         prop_assert_eq!(verdict.access, Access::Read, "{} {:?}", sql, verdict);
         let other = with_other_numbers(&sql);
-        prop_assert_eq!(classify(other.as_bytes(), &options), verdict);
+        let print = verdict.print;
+        prop_assert_eq!(Verdict { print, ..classify(other.as_bytes(), &options) }, verdict);
         if !sql.contains("$1") && !sql.contains("::") {
             prop_assert_eq!(fingerprint(other.as_bytes(), true), fingerprint(sql.as_bytes(), true));
         }

@@ -22,6 +22,10 @@ volatile_safe="bernoulli system random clock_timestamp timeofday gen_random_uuid
 unsafe="txid_current txid_current_if_assigned pg_current_xact_id pg_current_xact_id_if_assigned
   pg_walfile_name pg_walfile_name_offset pg_get_replication_slots pg_get_publication_tables"
 
+# Stable, and read what a name in a value stands for: a view may call anything, a table may be unlogged.
+unsafe="$unsafe table_to_xml table_to_xml_and_xmlschema schema_to_xml schema_to_xml_and_xmlschema
+  database_to_xml database_to_xml_and_xmlschema"
+
 # Of PostgreSQL 16 to 18, in case the catalog read is older. Names that users of older servers are likely to
 # have given to functions of their own (array_sort, to_bin, crc32, date_add ...) are not here.
 newer_safe="any_value array_sample array_shuffle json_scalar json_serialize json_array json_arrayagg json_exists

@@ -29,6 +29,10 @@ pub(super) fn reload<'a>(scene: &Scene<'a>) -> Action<'a> {
     Box::pin(async move { Ok(Some(outcome.await?).filter(|plan| !plan.is_empty())) })
 }
 
+pub(super) fn reset_statements<'a>(scene: &Scene<'a>) -> Action<'a> {
+    quietly(scene.control.reset_statements())
+}
+
 pub(super) fn pause<'a>(scene: &Scene<'a>) -> Action<'a> {
     quietly(scene.control.pause(databases(scene)))
 }

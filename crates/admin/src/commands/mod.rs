@@ -157,6 +157,20 @@ pub struct Command {
     pub(crate) handler: Handler,
 }
 
+/// A command that sessions carry out themselves, because it is about what only they know.
+pub struct OfSession {
+    /// How it is written.
+    pub usage: &'static str,
+    /// What it does, in one sentence.
+    pub help: &'static str,
+}
+
+/// The commands of sessions, for every user in every database but the admin database.
+pub const OF_SESSIONS: &[OfSession] = &[OfSession {
+    usage: "PGWEIR EXPLAIN statement",
+    help: "Where this session would run the statement now, why, under which fingerprint, and what it would pin it for.",
+}];
+
 /// What a statement turned out to be.
 pub(crate) enum Found {
     /// A command that the caller may use, and its argument.

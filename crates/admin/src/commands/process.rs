@@ -56,12 +56,17 @@ pub(super) fn help(_scene: &Scene<'_>) -> Rows {
     let row = |command: &super::Command| {
         vec![Cell::Text(command.usage()), Cell::from(command.rights.as_str()), Cell::from(command.help)]
     };
-    COMMANDS.iter().map(row).collect()
+    let elsewhere = |command: &super::OfSession| {
+        vec![Cell::from(command.usage), Cell::from("anyone"), Cell::from(command.help)]
+    };
+    COMMANDS.iter().map(row).chain(super::OF_SESSIONS.iter().map(elsewhere)).collect()
 }
 
 /// As PgBouncer answers: the list is the detail of a notice.
 pub(super) fn help_notice() -> PgError {
-    let lines: String = COMMANDS.iter().map(|command| format!("\n\t{}", command.usage())).collect();
+    let usages = COMMANDS.iter().map(super::Command::usage);
+    let elsewhere = super::OF_SESSIONS.iter().map(|command| command.usage.to_owned());
+    let lines: String = usages.chain(elsewhere).map(|usage| format!("\n\t{usage}")).collect();
     PgError::notice("Console usage").with_detail(lines)
 }
 

@@ -4,7 +4,7 @@ use protocol::table::Cell;
 
 use super::{ColumnSpec, Rows, Scene, int4, int8, text};
 use crate::render;
-use crate::view::{Awaited, ClientRow, EventRow, MemoryRow, RouteRow};
+use crate::view::{Awaited, ClientRow, EventRow, MemoryRow, RouteRow, StatementRow};
 
 pub(super) const PINS: &[ColumnSpec] = &[
     int8("id"),
@@ -39,6 +39,21 @@ pub(super) const WAITING: &[ColumnSpec] = &[
     int8("wait_us"),
 ];
 
+pub(super) const STATEMENTS: &[ColumnSpec] = &[
+    text("fingerprint"),
+    text("statement"),
+    int8("calls"),
+    int8("errors"),
+    text("routes"),
+    text("reasons"),
+    int8("p50_us"),
+    int8("p95_us"),
+    int8("p99_us"),
+    int8("total_us"),
+    int8("rows"),
+    int8("bytes"),
+];
+
 pub(super) const MEMORY: &[ColumnSpec] = &[text("what"), int8("items"), int8("bytes")];
 
 pub(super) const MEM: &[ColumnSpec] =
@@ -68,6 +83,37 @@ pub(super) fn routes(scene: &Scene<'_>) -> Rows {
         vec![Cell::from(u32::from(route.node.0)), Cell::from(route.reason), render::count(route.statements)]
     };
     scene.view.routes().into_iter().map(row).collect()
+}
+
+pub(super) fn statements(scene: &Scene<'_>) -> Rows {
+    let micros =
+        |time: std::time::Duration| render::count(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+    let row = |statement: StatementRow| {
+        let [p50, p95, p99] = statement.percentiles;
+        vec![
+            Cell::Text(statement.fingerprint),
+            Cell::Text(statement.text),
+            render::count(statement.calls),
+            render::count(statement.errors),
+            Cell::Text(counts(&statement.routes)),
+            Cell::Text(counts(&statement.reasons)),
+            micros(p50),
+            micros(p95),
+            micros(p99),
+            micros(statement.time),
+            render::count(statement.rows),
+            render::count(statement.bytes),
+        ]
+    };
+    scene.view.statements().into_iter().map(row).collect()
+}
+
+/// `read=4 primary=1`, the most first.
+fn counts(words: &[(&'static str, u64)]) -> String {
+    let mut words: Vec<_> = words.iter().filter(|(_, count)| *count > 0).collect();
+    words.sort_by_key(|(word, count)| (std::cmp::Reverse(*count), *word));
+    let words: Vec<String> = words.iter().map(|(word, count)| format!("{word}={count}")).collect();
+    words.join(" ")
 }
 
 /// The newest comes first.

@@ -79,6 +79,16 @@ pub const COMMANDS: &[Command] = &[
         "The query cache, which pgweir does not have.",
         processes::cache,
     ),
+    Command {
+        place: Place::AnySession,
+        ..rows(
+            "SHOW POOL_STATEMENTS",
+            Rights::Admin,
+            sight::STATEMENTS,
+            "Statements by fingerprint: calls, where they ran and why, how long they took; microseconds.",
+            sight::statements,
+        )
+    },
     rows("SHOW POOL_VERSION", Rights::Anyone, nodes::POOL_VERSION, "pgweir's version.", nodes::pool_version),
     Command {
         place: Place::AnySession,
@@ -172,6 +182,14 @@ pub const COMMANDS: &[Command] = &[
         "Statements sent to each node since the start, by the reason for which it was chosen.",
         sight::routes,
     ),
+    rows(
+        "SHOW STATEMENTS",
+        Rights::Admin,
+        sight::STATEMENTS,
+        "The same as SHOW POOL_STATEMENTS.",
+        sight::statements,
+    ),
+    act("RESET STATEMENTS", Argument::None, "Forgets what SHOW STATEMENTS shows.", control::reset_statements),
     rows(
         "SHOW HEALTH",
         Rights::Stats,

@@ -261,6 +261,10 @@ async fn help_lists_every_command() {
     assert_eq!(tag, "SHOW");
     let detail = notices[0].detail.as_ref().unwrap();
     let rows = lines(&ordinary(), "PGWEIR HELP").await;
+    for command in super::OF_SESSIONS {
+        assert!(detail.lines().any(|line| line.trim() == command.usage), "{}", command.usage);
+        assert!(rows.iter().any(|row| row.starts_with(&format!("{}|anyone|", command.usage))));
+    }
     for command in COMMANDS {
         assert!(detail.lines().any(|line| line.trim() == command.usage()), "{}", command.words);
         assert!(rows.iter().any(|row| row.starts_with(&format!("{}|", command.usage()))));

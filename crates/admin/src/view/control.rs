@@ -112,6 +112,9 @@ pub trait AdminControl: Send + Sync {
     /// It is refused, with the reason; a promotion was called off or has failed.
     fn node(&self, order: NodeOrder, node: u16) -> Outcome<'_, String>;
 
+    /// Forgets what was counted for each statement.
+    fn reset_statements(&self) -> Outcome<'_, ()>;
+
     /// Opens the log file anew.
     ///
     /// # Errors

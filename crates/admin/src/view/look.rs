@@ -8,7 +8,7 @@ use config::Config;
 
 use super::{
     ClientRow, DatabaseStats, EventRow, HealthRow, MemoryRow, NodeRow, PoolRow, ProcessInfo, ProcessState,
-    RouteRow, ServerRow,
+    RouteRow, ServerRow, StatementRow,
 };
 
 /// A snapshot of the process; each call is cheap and does not block.
@@ -37,6 +37,8 @@ pub trait AdminView: Send + Sync {
     fn events(&self) -> Vec<EventRow>;
     /// Statements sent by node and reason; reasons that never occurred are left out.
     fn routes(&self) -> Vec<RouteRow>;
+    /// What was counted for each statement, what took longest in all first.
+    fn statements(&self) -> Vec<StatementRow>;
     /// What the memory is used for.
     fn memory(&self) -> Vec<MemoryRow>;
     /// The pools.

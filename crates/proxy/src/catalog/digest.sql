@@ -1,5 +1,6 @@
 -- One value that is another one after whatever changes the answer of facts.sql: a row that is made or changed
 -- carries the number of the transaction that did it.
+BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY;
 SELECT concat_ws(',', current_database(), count(*), sum(hashtext(concat(kind, ':', oid, ':', xmin))::bigint))
 FROM (
   SELECT 1 AS kind, oid, xmin::text FROM pg_proc WHERE oid >= 16384
@@ -14,5 +15,7 @@ FROM (
   UNION ALL SELECT 8, inhrelid, concat(inhparent, xmin) FROM pg_inherits
   UNION ALL SELECT 9, oid, xmin::text FROM pg_namespace
   UNION ALL SELECT 10, setrole, concat(setdatabase, ':', xmin) FROM pg_db_role_setting
+  UNION ALL SELECT 12, 0::oid, concat(name, reset_val) FROM pg_settings WHERE name LIKE 'default\_transaction\_%'
   UNION ALL SELECT 11, aggfnoid::oid, xmin::text FROM pg_aggregate WHERE aggfnoid::oid >= 16384
-) AS rows
+) AS rows;
+COMMIT

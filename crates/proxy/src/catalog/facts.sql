@@ -1,10 +1,12 @@
 -- What pgweir must know of a database to route its statements: one answer of rows (kind, a, b, c, d).
 -- f: a function (oid, flags, schema, name); flags: b built in, v volatile, s takes one row.
--- r: a relation (oid, p when only the primary reads it, schema, name).
+-- r: a relation (oid, p when only the primary reads it, schema, name); a standby sees sequences ahead of their values.
 -- o: an operator (oid of its function, -, schema, name).    t: a type (oid, -, schema, name).
 -- u: a uses b (kind, oid, kind, oid).    p: belongs to the primary (kind, oid).    h: used unseen (kind, oid).
 -- d: a default of transactions (database, role, name, value), the least specific first.
 -- What was there at initdb has an oid below 16384. Trees of expressions name what they call (nodes/primnodes.h).
+-- The transaction says its level itself: what the connection were given at its start would hide the server's default.
+BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY;
 WITH trees AS MATERIALIZED (
   SELECT 'r' AS kind, r.ev_class AS oid, r.ev_action::text AS tree
     FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class
@@ -25,7 +27,7 @@ SELECT 'f', p.oid::text,
        n.nspname::text, p.proname::text
   FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace LEFT JOIN pg_type t ON t.oid = p.proargtypes[0]
 UNION ALL
-SELECT 'r', c.oid::text, CASE WHEN c.relpersistence = 'u' OR c.relkind = 'f' THEN 'p' END, n.nspname::text, c.relname::text
+SELECT 'r', c.oid::text, CASE WHEN c.relpersistence = 'u' OR c.relkind IN ('f', 'S') OR c.oid = to_regclass('pg_catalog.pg_sequences') THEN 'p' END, n.nspname::text, c.relname::text
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND c.relpersistence <> 't' AND n.nspname <> 'pg_toast'
 UNION ALL
@@ -71,4 +73,5 @@ SELECT * FROM (
           LEFT JOIN pg_roles r ON r.oid = s.setrole, unnest(s.setconfig) AS setting
      WHERE setting LIKE 'default\_transaction\_%' AND (s.setdatabase = 0 OR d.datname = current_database())
      ORDER BY s.setrole <> 0, s.setdatabase <> 0)
-) AS defaults
+) AS defaults;
+COMMIT

@@ -124,13 +124,8 @@ impl Keeper {
     }
 
     fn failed(&mut self, failure: &Failure) {
-        if let Failure::Query(error) = failure
-            && error.is_connection_usable()
-        {
-            tracing::debug!(error = %error, "the connection goes on");
-        } else {
-            self.link = None;
-        }
+        // At best it stands in a transaction that has failed.
+        self.link = None;
         let knowledge = self.database.knowledge.load();
         if matches!(knowledge.state, State::Loading | State::Changed) {
             let rules = Arc::clone(&knowledge.rules);
@@ -248,7 +243,6 @@ impl Keeper {
             ("application_name", "pgweir catalog"),
             ("search_path", "pg_catalog"),
             ("client_encoding", "UTF8"),
-            ("default_transaction_isolation", "read committed"),
             ("jit", "off"),
         ];
         options.params = params.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();

@@ -116,7 +116,8 @@ fn thing(
         "f" => {
             let oid = a.parse().ok()?;
             let volatile = b.contains('v');
-            let origin = if b.contains('b') { Origin::BuiltIn } else { Origin::User { volatile } };
+            let built_in = b.contains('b');
+            let origin = if built_in { Origin::BuiltIn { volatile } } else { Origin::User { volatile } };
             builder.function(oid, (c, d), origin, &|schema, name| rules.of(schema, name));
             if b.contains('s') {
                 builder.field(oid);
@@ -163,6 +164,9 @@ mod tests {
 
     const DATABASE: &str = "\
 f 47 bv pg_catalog nextval
+f 48 b pg_catalog json_newer
+f 49 bv pg_catalog json_newer_state
+f 50 b pg_catalog pg_newer_wal_position
 f 100 v public writes
 f 101 - public reads
 f 102 v other reads
@@ -224,6 +228,11 @@ d bench alice default_transaction_read_only on";
             ("SELECT public.reads()", read),
             ("SELECT other.reads()", function),
             ("SELECT quiet()", read),
+            // Of a newer server than the table of built-ins knows.
+            ("SELECT json_newer(1), pg_catalog.json_newer(2)", read),
+            ("SELECT json_newer_state()", function),
+            ("SELECT pg_newer_wal_position()", function),
+            ("SELECT public.json_newer()", (Access::Write, Reason::UnknownFunction)),
             ("SELECT 1 <#> 2", function),
             ("SELECT 1 OPERATOR(public.<#>) 2", function),
             ("SELECT x::checked FROM plain", function),

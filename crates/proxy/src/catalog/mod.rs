@@ -10,6 +10,7 @@
 //!
 //! Left out: changes made elsewhere are seen a period later at most.
 
+mod guess;
 mod keeper;
 mod knowledge;
 mod rules;
@@ -27,6 +28,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::open::OpenAs;
 use crate::shared::Shared;
+pub use guess::{Relations, judge};
 pub(crate) use knowledge::{Knowledge, State};
 pub(crate) use rules::{Rules, SharedRules};
 

@@ -56,6 +56,10 @@ impl Engine {
                     self.move_batch(outs.server);
                     return Ok(ClientStep::Hold);
                 }
+                Pass::Leave => {
+                    self.leave(outs.server);
+                    return Ok(ClientStep::Hold);
+                }
             }
             if header.tag == b'X' {
                 return Ok(ClientStep::Terminate);
@@ -95,6 +99,7 @@ impl Engine {
                 }
                 let op = self.settings.execute(Push(self.tracker.last_push().0 + 1), portal);
                 self.ask(Ask::Execute, buf, outs.server, header);
+                env.watch.asked(self.tracker.last_push());
                 self.executed(outs.server, op);
             }
             b'S' => {
@@ -139,7 +144,7 @@ impl Engine {
         }
     }
 
-    fn inject_query(&mut self, out: &mut Out, sql: &[u8]) {
+    pub(super) fn inject_query(&mut self, out: &mut Out, sql: &[u8]) {
         out.own(|own| put_query(own, sql));
         self.tracker.push(Ask::Query, Owner::Ours);
         self.setup = Some(self.tracker.last_push());
@@ -191,6 +196,7 @@ impl Engine {
         books.prepared.set_unnamed(None);
         self.end_of_batch();
         self.tracker.push(Ask::Query, Owner::Client);
+        env.watch.asked(self.tracker.last_push());
         self.settings.query(self.tracker.last_push(), steps);
         match disguised {
             Some(text) => {

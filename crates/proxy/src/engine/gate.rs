@@ -34,6 +34,8 @@ pub(super) enum Pass {
     Hold,
     /// Nothing of this batch has run here: it goes on elsewhere.
     Move,
+    /// The transaction has only read here: it goes on elsewhere.
+    Leave,
 }
 
 impl Gate {
@@ -57,6 +59,11 @@ impl Gate {
         self.alone = true;
     }
 
+    /// The unit of `len` bytes at the front may pass.
+    pub(super) fn clear_unit(&mut self, len: usize) {
+        self.cleared = len;
+    }
+
     /// A message of `len` bytes passes.
     pub(super) fn passed(&mut self, len: usize) {
         self.cleared = self.cleared.saturating_sub(len);
@@ -77,6 +84,9 @@ impl Engine {
         if self.tracker.is_skipping() {
             // Ignored wherever it goes; elsewhere it would be carried out.
             return Ok(Pass::Go);
+        }
+        if let Some(pass) = self.early_gate(bytes, env)? {
+            return Ok(pass);
         }
         if self.tracker.is_settled() {
             self.gate.barrier = false;

@@ -9,6 +9,7 @@
 
 mod book;
 mod client;
+mod early;
 mod follow;
 mod gate;
 mod kept;
@@ -33,6 +34,7 @@ use protocol::tracker::{Push, Tracker};
 use router::{Changes, PinReason, TxControl, Verdict};
 
 pub use client::ClientOuts;
+pub use early::is_early;
 pub use kept::Kept;
 pub use scan::{Boundary, HELD_LIMIT, Scan, Unit, scan};
 pub use server::ServerStep;
@@ -60,6 +62,11 @@ pub enum Passed {
 pub trait Watch {
     /// A statement is sent to the backend; its text, where it is at hand.
     fn statement(&self, verdict: &Verdict, sql: Option<&[u8]>);
+    /// What was told last is sent: the answer to `push` is its answer.
+    fn asked(&self, push: Push);
+    /// The server has answered `push` with `bytes`, the last of which are `message`: the last of a statement, an
+    /// error, or ReadyForQuery.
+    fn answered(&self, push: Push, message: &[u8], bytes: u64);
     /// Something that is counted passes.
     fn passed(&self, what: Passed);
     /// The server answered with an error.
@@ -197,6 +204,7 @@ pub struct Engine {
     client_rest: Option<Rest>,
     server_rest: Option<Rest>,
     gate: gate::Gate,
+    early: early::Early,
     local: local::Local,
     /// Messages that fail in place of the client's.
     refused: Vec<(Push, Box<PgError>)>,
@@ -212,6 +220,8 @@ pub struct Engine {
     ddl: bool,
     /// What the transaction does to the catalog.
     changes: Changes,
+    /// Bytes for the client since the last answer ended.
+    answer: u64,
     /// The last error was FATAL: the server is about to hang up.
     fatal: Option<SqlState>,
     /// The server refused a statement because its columns are others than when it was parsed.
@@ -372,6 +382,8 @@ impl Engine {
         (self.hastened, self.guarded, self.chase) = (false, false, None);
         self.touched.clear();
         self.moving = None;
+        self.early = early::Early::No;
+        self.answer = 0;
         self.in_batch = false;
         self.unsettled = None;
         self.refused.clear();

@@ -47,6 +47,8 @@ pub struct Unit {
     pub boundary: Boundary,
     /// It has messages of the extended protocol.
     pub extended: bool,
+    /// It may leave a portal that later units go on with.
+    pub leaves_portal: bool,
 }
 
 /// What reading ahead gave.
@@ -63,6 +65,7 @@ struct Walk<'a> {
     /// Statements parsed in this unit, by name.
     parsed: Vec<(&'a [u8], Verdict, bool)>,
     extended: bool,
+    leaves_portal: bool,
     /// How a Flush ends it.
     flush: Boundary,
 }
@@ -72,8 +75,13 @@ struct Walk<'a> {
 /// # Errors
 /// Bytes that are no messages of a client.
 pub fn scan(bytes: &[u8], known: &ClientStatements, env: &Env<'_>) -> Result<Scan, Violation> {
-    let mut walk =
-        Walk { verdict: Verdict::empty(), parsed: Vec::new(), extended: false, flush: Boundary::Flush };
+    let mut walk = Walk {
+        verdict: Verdict::empty(),
+        parsed: Vec::new(),
+        extended: false,
+        leaves_portal: false,
+        flush: Boundary::Flush,
+    };
     let mut at = 0;
     loop {
         let rest = bytes.get(at..).unwrap_or_default();
@@ -158,6 +166,7 @@ impl<'a> Walk<'a> {
             View::Incomplete => return Err(seen.len() + 1),
             View::Malformed => {}
             View::Ready(bind) => {
+                self.leaves_portal |= !bind.portal.is_empty();
                 let verdict = self.statement(bind.statement, known, true, env);
                 self.verdict = self.verdict.merge(verdict);
                 if seen.len() < header.len {
@@ -180,6 +189,8 @@ impl<'a> Walk<'a> {
         if !whole {
             return Err(header.len);
         }
+        // Execute with a limit of rows.
+        self.leaves_portal |= header.tag == b'E' && !seen.ends_with(&[0; 4]);
         if let (b'D', Some(Object::Statement(name))) = (header.tag, message::object(seen)) {
             let verdict = self.statement(name, known, false, env);
             if self.verdict.statements == 0 {
@@ -214,12 +225,18 @@ impl<'a> Walk<'a> {
     }
 
     fn unit(&self, len: usize, boundary: Boundary) -> Scan {
-        Scan::Unit(Unit { len, verdict: self.total(), boundary, extended: self.extended })
+        Scan::Unit(Unit {
+            len,
+            verdict: self.total(),
+            boundary,
+            extended: self.extended,
+            leaves_portal: self.leaves_portal,
+        })
     }
 
     fn open(&self, len: usize) -> Scan {
         let verdict = self.total().merge(Verdict::unparsed(Reason::TooLong));
-        Scan::Unit(Unit { len, verdict, boundary: Boundary::Open, extended: true })
+        Scan::Unit(Unit { len, verdict, boundary: Boundary::Open, extended: true, leaves_portal: true })
     }
 }
 

@@ -74,8 +74,14 @@ impl Engine {
                     self.tell(&changes, out);
                 }
             }
+            if fate == Fate::Pass {
+                self.answer += header.len as u64;
+            }
             if fate == Fate::Pass && status.is_some() {
                 watch.passed(Passed::Ready);
+            }
+            if fate == Fate::Pass && matches!(header.tag, b'C' | b'E' | b'I' | b's' | b'Z') {
+                watch.answered(push, message, std::mem::take(&mut self.answer));
             }
             if fate == Fate::Pass && status == Some(TxStatus::Idle) {
                 watch.transaction();

@@ -18,6 +18,8 @@ use crate::out::Out;
 struct Seen(RefCell<Vec<String>>);
 
 impl Watch for Seen {
+    fn asked(&self, _: protocol::tracker::Push) {}
+    fn answered(&self, _: protocol::tracker::Push, _: &[u8], _: u64) {}
     fn passed(&self, _: Passed) {}
     fn statement(&self, verdict: &Verdict, _: Option<&[u8]>) {
         self.0.borrow_mut().push(verdict.kind.as_str().to_owned());
@@ -97,7 +99,8 @@ impl Pair {
             settled: false,
             refused: false,
         };
-        let unit = Unit { len: 0, verdict: first, boundary: Boundary::Open, extended: true };
+        let unit =
+            Unit { len: 0, verdict: first, boundary: Boundary::Open, extended: true, leaves_portal: false };
         pair.engine.bind(on_standby, &unit, Vec::new());
         pair
     }

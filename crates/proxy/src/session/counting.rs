@@ -8,14 +8,16 @@ use cluster::{NodeId, Observation};
 use config::Config;
 use protocol::error::{PgError, Severity, write_notice};
 use protocol::sqlstate::SqlState;
+use protocol::tracker::Push;
 use router::{Access, Changes, PinReason, Reason, Target, Verdict};
 use telemetry::metrics::{Kind, NodeMetrics, Route};
 
+use super::calls::{Calls, Ended};
 use super::deadline::Ordinal;
 use crate::catalog::Database;
 use crate::engine::{Passed, Watch};
 use crate::registry::ClientEntry;
-use crate::shared::Shared;
+use crate::shared::Worker;
 use crate::stats::{Count, Tally};
 
 /// Longer statements are cut in logs and notices (bytes).
@@ -53,13 +55,12 @@ pub(super) struct Whose {
     pub(super) node: NodeId,
     /// The server's process.
     pub(super) pid: u32,
-    pub(super) worker: usize,
 }
 
 /// Counts what passes.
 pub(super) struct Counting {
     pub(super) node: Option<Arc<NodeMetrics>>,
-    pub(super) shared: Arc<Shared>,
+    worker: Arc<Worker>,
     catalog: Arc<Database>,
     tally: Arc<Tally>,
     whose: Whose,
@@ -73,25 +74,57 @@ pub(super) struct Counting {
     ended: Cell<Ordinal>,
     /// It may be sent notifications: its silence means nothing.
     listens: Cell<bool>,
+    running: Box<Running>,
+}
+
+/// What is under way. A session lends it to its leases one after the other: in a box, because what is held over waits
+/// makes every session larger.
+#[derive(Debug)]
+pub(super) struct Running {
     /// When what the server owes an answer for was first sent; the answer before it came then at the latest.
     asked: Cell<Option<Instant>>,
     answered: Cell<Instant>,
     /// When the transaction got this backend.
     begun: Cell<Option<Instant>>,
+    /// How long the answer took that has come last.
+    took: Cell<Duration>,
+    calls: RefCell<Calls>,
+}
+
+impl Running {
+    fn new() -> Self {
+        Self {
+            asked: Cell::new(None),
+            answered: Cell::new(Instant::now()),
+            begun: Cell::new(None),
+            took: Cell::new(Duration::ZERO),
+            calls: RefCell::default(),
+        }
+    }
+
+    /// As new.
+    fn renew(&mut self) {
+        self.asked.set(None);
+        self.answered.set(Instant::now());
+        self.begun.set(None);
+        self.calls.get_mut().clear();
+    }
 }
 
 impl Counting {
     pub(super) fn new(
-        (node, shared, catalog): (Option<Arc<NodeMetrics>>, &Arc<Shared>, &Arc<Database>),
+        (node, worker, catalog): (Option<Arc<NodeMetrics>>, &Arc<Worker>, &Arc<Database>),
         tally: &Arc<Tally>,
         whose: Whose,
         (target, reason): (Target, Reason),
-        talk: Option<Box<RefCell<Talk>>>,
-        read_only: Option<Observation>,
+        (talk, read_only): (Option<Box<RefCell<Talk>>>, Option<Observation>),
+        running: Option<Box<Running>>,
     ) -> Self {
+        let mut running = running.unwrap_or_else(|| Box::new(Running::new()));
+        running.renew();
         Self {
             node,
-            shared: Arc::clone(shared),
+            worker: Arc::clone(worker),
             catalog: Arc::clone(catalog),
             tally: Arc::clone(tally),
             whose,
@@ -103,26 +136,29 @@ impl Counting {
             read: Cell::new(false),
             ended: Cell::new(0),
             listens: Cell::new(false),
-            asked: Cell::new(None),
-            answered: Cell::new(Instant::now()),
-            begun: Cell::new(None),
+            running,
         }
+    }
+
+    /// What the session's next lease is lent.
+    pub(super) fn into_running(self) -> Box<Running> {
+        self.running
     }
 
     /// Bytes of the client are on their way to the server.
     pub(super) fn forwarded(&self) {
-        if self.asked.get().is_none() {
+        if self.running.asked.get().is_none() {
             let now = Instant::now();
-            self.asked.set(Some(now));
-            if self.begun.get().is_none() {
-                self.begun.set(Some(now));
+            self.running.asked.set(Some(now));
+            if self.running.begun.get().is_none() {
+                self.running.begun.set(Some(now));
             }
         }
     }
 
     /// How long the server has owed its answer.
     pub(super) fn waited(&self) -> Option<Duration> {
-        self.asked.get().map(|asked| asked.elapsed())
+        self.running.asked.get().map(|asked| asked.elapsed())
     }
 
     /// Something was written.
@@ -186,13 +222,14 @@ impl Counting {
 
     fn ready(&self) {
         let now = Instant::now();
-        let asked = self.asked.take().unwrap_or_else(|| self.answered.get());
-        self.answered.set(now);
+        let asked = self.running.asked.take().unwrap_or_else(|| self.running.answered.get());
+        self.running.answered.set(now);
         let took = now.duration_since(asked);
+        self.running.took.set(took);
         self.tally.add(Count::Queries, 1);
         self.tally.add_time(Count::QueryNanos, took);
         if let Some(node) = &self.node {
-            node.latency.observe(self.route, self.whose.worker, took);
+            node.latency.observe(self.route, self.worker.id, took);
         }
         if let Some(talk) = &self.talk {
             let talk = &mut *talk.borrow_mut();
@@ -218,7 +255,22 @@ impl Watch for Counting {
         if let Some(sql) = sql {
             self.whose.client.set_statement(sql);
         }
+        let place = (verdict.print != 0).then(|| self.worker.digests.place(verdict.print, sql)).flatten();
+        self.running.calls.borrow_mut().told(place);
         self.speak(sql);
+    }
+
+    fn asked(&self, push: Push) {
+        self.running.calls.borrow_mut().asked(push);
+    }
+
+    fn answered(&self, push: Push, message: &[u8], bytes: u64) {
+        let mut calls = self.running.calls.borrow_mut();
+        let mut count = |ended: Ended| ended.count(&self.worker.digests, self.route, self.reason);
+        if message.first() == Some(&b'Z') {
+            return calls.ready(push, self.running.took.get(), &mut count);
+        }
+        calls.answered(push, message, bytes);
     }
 
     fn passed(&self, what: Passed) {
@@ -232,27 +284,27 @@ impl Watch for Counting {
 
     fn server_error(&self, severity: Severity, code: Option<SqlState>) {
         let code = code.map_or([b'0'; 5], |code| code.0);
-        self.shared.deps.metrics.errors.inc(&code);
+        self.worker.shared.deps.metrics.errors.inc(&code);
         self.tally.add(Count::Errors, 1);
         if let Some(node) = &self.node {
             node.error(grade(severity));
         }
         if let Some(observation) = self.read_only.filter(|_| code == SqlState::READ_ONLY_SQL_TRANSACTION.0) {
-            self.shared.observe(observation);
+            self.worker.shared.observe(observation);
         }
     }
 
     fn transaction(&self) {
         self.ended.set(self.ended.get().wrapping_add(1));
-        self.shared.deps.metrics.transactions.inc();
+        self.worker.shared.deps.metrics.transactions.inc();
         self.tally.add(Count::Transactions, 1);
-        if let Some(begun) = self.begun.take() {
-            self.tally.add_time(Count::TransactionNanos, self.answered.get().duration_since(begun));
+        if let Some(begun) = self.running.begun.take() {
+            self.tally.add_time(Count::TransactionNanos, self.running.answered.get().duration_since(begun));
         }
     }
 
     fn schema_changed(&self) {
-        self.shared.statements.schema_changed();
+        self.worker.shared.statements.schema_changed();
     }
 
     fn catalog_changed(&self, changes: Changes) {

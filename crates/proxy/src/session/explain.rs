@@ -55,6 +55,7 @@ impl Session {
         let node = topology.nodes.iter().find(is)?;
         let reason = match (self.engine.pin(), lease.role) {
             (Some(_), _) => Reason::Pinned,
+            (None, _) if self.engine.is_early() => Reason::TransactionLoadBalance,
             (None, Role::Primary) => Reason::TransactionReadWrite,
             (None, _) => Reason::TransactionReadOnly,
         };

@@ -17,6 +17,8 @@ pub(super) struct LazyTransaction {
     /// `SET LOCAL pgweir.route`: what it says, if it says anything that is understood.
     route: Option<Option<Hint>>,
     failed: bool,
+    /// It has read on a standby, and goes on at the primary.
+    moved: bool,
 }
 
 /// More than this in front of the first statement that needs a backend are not kept back.
@@ -58,6 +60,15 @@ impl LazyTransaction {
     /// What is to be sent in front of the first statement that needs a backend.
     pub(super) fn statements(&self) -> &[Kept] {
         &self.statements
+    }
+
+    /// It has read on a standby, where it cannot go on.
+    pub(super) fn moved(self) -> Self {
+        Self { moved: true, ..self }
+    }
+
+    pub(super) fn has_moved(&self) -> bool {
+        self.moved
     }
 
     /// A backend has it now, or it is over.

@@ -9,6 +9,7 @@
 mod acquire;
 mod again;
 mod busy;
+mod calls;
 mod choose;
 mod counting;
 mod deadline;
@@ -113,6 +114,8 @@ pub(crate) struct Session {
     /// Messages of a refused batch are dropped up to the client's Sync.
     skip_to_sync: bool,
     again: again::Again,
+    /// What the next lease counts with.
+    running: Option<Box<counting::Running>>,
     deadline: deadline::Deadline,
     tally: Arc<Tally>,
 }
@@ -159,6 +162,7 @@ impl Session {
             to_client: Out::default(),
             skip_to_sync: false,
             again: again::Again::default(),
+            running: None,
             deadline: deadline::Deadline::default(),
         }
     }

@@ -17,6 +17,7 @@ use super::acquire::{AHEAD_LIMIT, Interrupt};
 use super::again::Losses;
 use super::counting::{Counting, Talk, Whose};
 use super::deadline::Doing;
+use super::lazy::LazyTransaction;
 use super::refusal::Refusal;
 use super::unit::says_goodbye;
 use super::{End, Means, Session, with_env};
@@ -48,6 +49,8 @@ struct Relay {
     /// It was taken for a read whose answer, which has not begun yet, tells how fast the node is.
     timed: bool,
     on_standby: bool,
+    /// The transaction that it began with, as long as that may go on elsewhere.
+    early: Option<Box<LazyTransaction>>,
 }
 
 impl Relay {
@@ -89,8 +92,14 @@ impl Session {
             let staying = relay.leaving.is_none();
             self.follow(&relay, &relayed);
             // Not the whole relay: what is held over a wait makes every session larger.
-            let Relay { backend, .. } = relay;
+            let Relay { backend, early, watch, .. } = relay;
+            self.running = Some(watch.into_running());
+            let left = early.filter(|_| self.engine.take_left() && relayed.is_ok());
             match self.end_relay(backend, relayed).await {
+                Ok(()) => {
+                    self.lazy = left.map_or_else(Default::default, |begun| begun.moved());
+                    return Ok(());
+                }
                 Err(end) if staying && self.is_goodbye() && !Box::pin(self.goes_down(node)).await => {
                     return Err(end);
                 }
@@ -122,20 +131,21 @@ impl Session {
             self.engine.keep_to_unit();
         }
         self.arm(unit);
-        self.lazy.clear();
+        let early = guarded && route.1 == Reason::TransactionLoadBalance;
+        if early {
+            self.engine.begin_early();
+        }
+        let begun = std::mem::take(&mut self.lazy);
         if self.config.load().log_statement_routes {
-            tracing::info!(client = self.client.entry.id, node = %backend.node, reason = route.1.as_str(), "statement routed");
+            self.log_route(backend.node, route.1, unit);
         }
         let read_only = (!on_standby).then_some(Observation::ReadOnly { node: backend.node, epoch });
-        let whose = Whose {
-            client: Arc::clone(&self.client.entry),
-            node: backend.node,
-            pid: backend.entry.pid,
-            worker: self.worker.id,
-        };
+        let whose =
+            Whose { client: Arc::clone(&self.client.entry), node: backend.node, pid: backend.entry.pid };
         let talk = Talk::of(self.config.load());
-        let counters = (backend.entry.metrics().map(Arc::clone), &self.worker.shared, &self.catalog);
-        let watch = Counting::new(counters, &self.tally, whose, route, talk, read_only);
+        let counters = (backend.entry.metrics().map(Arc::clone), &self.worker, &self.catalog);
+        let running = self.running.take();
+        let watch = Counting::new(counters, &self.tally, whose, route, (talk, read_only), running);
         Relay {
             backend,
             watch,
@@ -149,7 +159,15 @@ impl Session {
             deadline: None,
             timed: self.times(unit),
             on_standby,
+            early: early.then(|| Box::new(begun)),
         }
+    }
+
+    /// The first digits of the fingerprint are those of SHOW POOL_STATEMENTS.
+    fn log_route(&self, node: cluster::NodeId, reason: Reason, unit: &Unit) {
+        let (client, kind) = (self.client.entry.id, unit.verdict.kind.as_str());
+        let fingerprint = format!("{:016x}", unit.verdict.print);
+        tracing::info!(client, node = %node, reason = reason.as_str(), kind, fingerprint, "statement routed");
     }
 
     /// Whether the unit's answer tells how fast the node is: that of a lone read.

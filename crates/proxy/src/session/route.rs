@@ -1,11 +1,11 @@
 //! Where a unit of work goes: what the session and the configuration add to what its text says.
 
 use cluster::NodeId;
-use config::{DisableLoadBalanceOnWrite, RedirectTarget};
+use config::{Consistency, DisableLoadBalanceOnWrite, RedirectTarget};
 use router::{Hint, Isolation, Policy, Reason, Redirect, Target, TxMode, TxView, decide};
 
 use super::Session;
-use crate::engine::{Boundary, Unit};
+use crate::engine::{Boundary, Unit, is_early};
 use crate::registry::Peer;
 use crate::settings::{Setting, Settings};
 
@@ -36,7 +36,9 @@ impl Session {
     pub(super) fn route(&mut self, unit: &Unit) -> (Target, Reason) {
         let verdict = &unit.verdict;
         let view = self.view();
-        let policy = self.policy(view.in_transaction || matches!(verdict.tx, router::TxControl::Begin(_)));
+        let mut policy =
+            self.policy(view.in_transaction || matches!(verdict.tx, router::TxControl::Begin(_)));
+        policy.early_reads &= is_early(unit, view.mode);
         let may_write = unit.boundary == Boundary::FlushedRun && !view.in_transaction;
         match decide(verdict, &view, &policy) {
             (Target::Read | Target::Prefer(_) | Target::Anywhere, _) if may_write => {
@@ -58,6 +60,8 @@ impl Session {
     /// What the configuration and the session say, for this time.
     pub(super) fn policy(&mut self, in_transaction: bool) -> Policy {
         let read_only = self.is_read_only();
+        // A standby need not show what others write while the transaction is there.
+        let early_reads = !self.lazy.has_moved() && self.consistency() != Consistency::Global;
         let config = self.config.load();
         let after_write = match config.disable_load_balance_on_write {
             // A transaction that has written is on the primary to its end anyway.
@@ -70,6 +74,7 @@ impl Session {
             read_only,
             route: self.lazy.route().unwrap_or_else(|| route_of(self.engine.settings())),
             after_write,
+            early_reads: early_reads && config.transaction_load_balance,
             redirect: self.redirect(),
         }
     }

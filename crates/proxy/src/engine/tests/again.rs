@@ -9,7 +9,13 @@ fn asked_again(pair: &mut Pair, unit: &[u8], answer: &[u8]) -> Vec<u8> {
     pair.server(answer, 1000);
     pair.engine.roll_back();
     pair.books = Books::default();
-    let read = Unit { len: unit.len(), verdict: Verdict::empty(), boundary: Boundary::Open, extended: true };
+    let read = Unit {
+        len: unit.len(),
+        verdict: Verdict::empty(),
+        boundary: Boundary::Open,
+        extended: true,
+        leaves_portal: false,
+    };
     pair.engine.bind(true, &read, Vec::new());
     pair.client(unit, 1000)
 }

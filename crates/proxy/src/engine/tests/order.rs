@@ -28,8 +28,13 @@ fn a_read_only_transaction_goes_on_after_a_flush() {
     let begin = q("BEGIN READ ONLY");
     let first = [p("", "SELECT 1"), message('D', b"S\0"), message('H', b"")].concat();
     let rest = [b(""), e(), s()].concat();
-    let unit =
-        Unit { len: first.len(), verdict: Verdict::empty(), boundary: Boundary::Flush, extended: true };
+    let unit = Unit {
+        len: first.len(),
+        verdict: Verdict::empty(),
+        boundary: Boundary::Flush,
+        extended: true,
+        leaves_portal: false,
+    };
     let mut pair = Pair::new(true, Verdict::empty());
     pair.engine.bind(true, &unit, vec![Kept::Simple((*b"BEGIN READ ONLY").into())]);
     assert_eq!(pair.client(&first, 1000), [begin, first].concat());
@@ -187,8 +192,13 @@ fn the_unnamed_statement_of_another_client_is_not_bound() {
 fn a_standby_that_refuses_listen_does_not_keep_the_session() {
     let mut pair = Pair::new(true, Verdict::empty());
     let listen = [p("", "LISTEN x"), b(""), e(), s()].concat();
-    let unit =
-        Unit { len: listen.len(), verdict: Verdict::empty(), boundary: Boundary::Sync, extended: true };
+    let unit = Unit {
+        len: listen.len(),
+        verdict: Verdict::empty(),
+        boundary: Boundary::Sync,
+        extended: true,
+        leaves_portal: false,
+    };
     pair.engine.bind(true, &unit, vec![Kept::Simple((*b"BEGIN READ ONLY").into())]);
     let [one, two] = [message('1', b""), message('2', b"")];
     pair.client(&listen, 1000);

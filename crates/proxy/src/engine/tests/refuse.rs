@@ -12,7 +12,8 @@ fn in_read_only_transaction() -> Pair {
     let mut pair = Pair::new(true, Verdict::empty());
     let begin = q("BEGIN READ ONLY");
     let verdict = router::classify(b"BEGIN READ ONLY", &ParseOptions::default());
-    let unit = Unit { len: begin.len(), verdict, boundary: Boundary::Query, extended: false };
+    let unit =
+        Unit { len: begin.len(), verdict, boundary: Boundary::Query, extended: false, leaves_portal: false };
     pair.engine.bind(true, &unit, Vec::new());
     assert_eq!(pair.client(&begin, 1000), begin);
     pair.server(&[message('C', b"BEGIN\0"), z('T')].concat(), 1000);
