@@ -98,38 +98,40 @@ fn rw_22_the_weights_hold_at_any_concurrency() -> Result<()> {
     Ok(())
 }
 
-/// A node whose reads take five times as long gets fewer of them; by latency nearly in proportion, which is a sixth.
+/// A node whose reads take five times as long gets fewer of them; by latency nearly in proportion, which is a sixth. By
+/// what is under way it is nearly that with 32 clients (docs/benchmarks.md has the model). The times are long, because a
+/// busy machine adds to all of them, tens of milliseconds and more: with 4 and 20 ms the slow node was hardly slower then.
 #[test]
 fn a_slow_standby_gets_less_than_its_weight() -> Result<()> {
     let cluster = cluster(2)?;
     let slow = "SELECT current_setting('cluster_name') \
-                FROM pg_sleep(CASE current_setting('cluster_name') WHEN 'n1' THEN 0.02 ELSE 0.004 END)";
+                FROM pg_sleep(CASE current_setting('cluster_name') WHEN 'n1' THEN 0.5 ELSE 0.1 END)";
     let mut slow_share = BTreeMap::new();
     for method in ["least_outstanding", "latency", "random"] {
-        let options = PgweirOptions::yaml(&format!("load_balance: {method}"));
+        let options = PgweirOptions::yaml(&format!("load_balance: {method}\ndefault_pool_size: 32"));
         let weir = Pgweir::start_with(&cluster, &options)?;
         let port = weir.port();
         let read = move || -> Result<f64> {
             let mut client = RawClient::bench(port)?;
             let mut met = 0.0;
-            for _ in 0..250 {
+            for _ in 0..6 {
                 client.scalar(slow)?;
             }
-            for _ in 0..150 {
+            for _ in 0..12 {
                 met += f64::from(u8::from(client.scalar(slow)? == "n1"));
             }
-            Ok(met / 150.0)
+            Ok(met / 12.0)
         };
         let met: f64 = std::thread::scope(|scope| {
-            let all: Vec<_> = (0..8).map(|_| scope.spawn(read)).collect();
+            let all: Vec<_> = (0..32).map(|_| scope.spawn(read)).collect();
             all.into_iter().map(|one| one.join().expect("a client panicked")).sum::<Result<f64>>()
         })?;
-        slow_share.insert(method, met / 8.0);
+        slow_share.insert(method, met / 32.0);
     }
     println!("{slow_share:?}");
-    // A busy machine makes both nodes slower, and so less unequal.
-    ensure!(slow_share["latency"] < 0.8 * slow_share["random"], "{slow_share:?}");
-    ensure!(slow_share["least_outstanding"] < 0.9 * slow_share["random"], "{slow_share:?}");
+    ensure!(slow_share["random"] > 0.4, "{slow_share:?}");
+    ensure!(slow_share["latency"] < 0.6 * slow_share["random"], "{slow_share:?}");
+    ensure!(slow_share["least_outstanding"] < 0.75 * slow_share["random"], "{slow_share:?}");
     Ok(())
 }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use harness::{Cluster, Pgweir, RawClient, WHERE, eventually, msgs, rig};
+use harness::{Cluster, ClusterOptions, Pgweir, RawClient, WHERE, eventually, msgs, rig};
 
 const SCHEMA: &str = "
 CREATE TABLE t(id int PRIMARY KEY, v text);
@@ -122,7 +122,7 @@ fn rw_01_pp_05_what_the_catalog_shows() -> Result<()> {
             (1, "SELECT * FROM m_wr"),
             (1, "SELECT * FROM t"),
             (1, "COPY t TO STDOUT"),
-            (1, "SELECT last_value FROM sq"),
+            (0, "SELECT last_value FROM sq"),
             (1, "SELECT rd(1), im(id), public.rd(2) FROM t"),
             (1, "SELECT s.rd('x')"),
             (0, "SELECT over(1)"),
@@ -293,6 +293,7 @@ fn rw_12_default_modes_of_transactions() -> Result<()> {
         ("ALTER ROLE bench IN DATABASE bench RESET ALL", "n0"),
         ("ALTER ROLE bench RESET ALL", "n1"),
         ("ALTER DATABASE bench SET default_transaction_isolation = 'serializable'", "n0"),
+        ("ALTER DATABASE bench RESET ALL", "n1"),
     ] {
         cluster.sql(0, alter)?;
         weir.rewrite(
@@ -304,5 +305,37 @@ fn rw_12_default_modes_of_transactions() -> Result<()> {
             || weir.client().and_then(|mut client| client.scalar(WHERE)).is_ok_and(|node| node == expected);
         ensure!(eventually(Duration::from_secs(5), there), "{alter}");
     }
+    // By the primary's own configuration, noticed by the period.
+    for (level, expected) in [("serializable", "n0"), ("read committed", "n1")] {
+        cluster.sql(0, &format!("ALTER SYSTEM SET default_transaction_isolation = '{level}'"))?;
+        cluster.sql(0, "SELECT pg_reload_conf()")?;
+        let there =
+            || weir.client().and_then(|mut client| client.scalar(WHERE)).is_ok_and(|node| node == expected);
+        ensure!(eventually(Duration::from_secs(5), there), "{level}");
+    }
+    Ok(())
+}
+
+/// What a newer server has built in is taken as its catalog says: functions are made and given the OIDs of built-ins.
+#[test]
+fn built_ins_of_a_newer_server_are_read_from_its_catalog() -> Result<()> {
+    let cluster = Cluster::new(ClusterOptions { standbys: 1, ..ClusterOptions::default() })?;
+    let mut setup = String::from("SET allow_system_table_mods = on;");
+    let new = [("json_newer", "STABLE"), ("json_newer_state", "VOLATILE"), ("pg_newer_xact_id", "STABLE")];
+    for ((name, volatility), oid) in new.iter().zip(9900..) {
+        setup.push_str(&format!(
+            "CREATE FUNCTION pg_catalog.{name}(int) RETURNS int {volatility} LANGUAGE sql AS 'SELECT $1';
+             UPDATE pg_proc SET oid = {oid} WHERE proname = '{name}';"
+        ));
+    }
+    cluster.setup(&setup)?;
+    cluster.wait_replay()?;
+    let weir = Pgweir::start(&cluster, "consistency: eventual")?;
+    weir.wait_routed("SELECT json_newer(1)", 1)?;
+    let node = |call: &str| weir.client()?.scalar(&format!("{WHERE} WHERE {call} = 1"));
+    assert_eq!(node("json_newer(1)")?, "n1");
+    assert_eq!(node("pg_catalog.json_newer(1)")?, "n1");
+    assert_eq!(node("json_newer_state(1)")?, "n0");
+    assert_eq!(node("pg_newer_xact_id(1)")?, "n0");
     Ok(())
 }

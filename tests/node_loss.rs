@@ -225,6 +225,7 @@ fn fails_clearly(client: &mut RawClient, sql: &str) -> Result<()> {
     Ok(())
 }
 
+/// PP-02: reads do not need the primary.
 #[test]
 fn fo_10_no_primary_writes_fail_clearly_and_reads_go_on() -> Result<()> {
     let mut cluster = three_nodes()?;

@@ -226,3 +226,24 @@ fn explain_tells_where_and_why() -> Result<()> {
     assert_eq!(explained(&mut client, "SELECT 1", "reason")?, "primary_only");
     Ok(())
 }
+
+/// `log_statement_routes` tells of each unit where it went, why, and which statement of SHOW POOL_STATEMENTS it is.
+#[test]
+fn routes_are_logged() -> Result<()> {
+    let (_cluster, weir) = rig(1, "consistency: eventual\nlog_statement_routes: on")?;
+    let mut client = weir.client()?;
+    client.scalar("SELECT 41 AS logged")?;
+    client.simple("CREATE TABLE logged(id int)")?;
+    let fingerprint = explained(&mut client, "SELECT 42 AS logged", "fingerprint")?;
+    let log = weir.log();
+    let line = log.lines().find(|line| line.contains(&fingerprint[..16]));
+    let line = line.unwrap_or_else(|| panic!("{fingerprint}: {log}"));
+    for part in ["statement routed", "node=1", "read_only_select", "select"] {
+        ensure!(line.contains(part), "{part}: {line}");
+    }
+    ensure!(
+        log.lines()
+            .any(|line| line.contains("statement routed") && line.contains("node=0") && line.contains("ddl"))
+    );
+    Ok(())
+}

@@ -47,6 +47,7 @@ fn interrupted(
     Ok(answer)
 }
 
+/// PP-06: an autocommit read of which nothing was sent is repeated.
 #[test]
 fn fo_01_an_unanswered_read_is_repeated_on_another_node() -> Result<()> {
     let (mut cluster, weir) = rig(2, "health_check_period: 200ms\nauto_failback_interval: 1s")?;

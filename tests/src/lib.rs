@@ -27,7 +27,7 @@ pub mod server_log;
 pub mod tls;
 pub mod tools;
 
-pub use client::RawClient;
+pub use client::{RawClient, deadline};
 pub use cluster::{Cluster, ClusterOptions, ServerAuth, StopMode};
 pub use login::Login;
 pub use messages::{Msgs, msgs};
