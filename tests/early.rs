@@ -35,6 +35,13 @@ fn tags(replies: &Replies) -> Vec<&str> {
     tags.collect()
 }
 
+/// The standby shows by now what the client has written, so that its reads go there again.
+fn settle(client: &mut RawClient) -> Result<()> {
+    let there = || client.scalar(WHERE).is_ok_and(|node| node == "n1");
+    ensure!(eventually(deadline(), there), "the reads stay on the primary");
+    Ok(())
+}
+
 /// Nothing that writes was sent to the standby, and nobody is in a transaction there.
 fn standby_is_clean(cluster: &Cluster) -> Result<()> {
     assert_eq!(cluster.count_logged(1, "INSERT INTO t")?, 0);
@@ -62,6 +69,7 @@ fn rw_12_a_transaction_reads_on_a_standby_until_it_writes() -> Result<()> {
     run(&mut client, &["BEGIN", WHERE, "INSERT INTO t VALUES (2)", "ROLLBACK"])?;
     assert_eq!(client.scalar("SELECT count(*) FROM t")?, "1");
     // It never writes.
+    settle(&mut client)?;
     let replies = client.talk(&msgs().Q("BEGIN").Q(WHERE).Q("SELECT count(*) FROM t").Q("COMMIT"))?;
     assert_eq!((replies.values(), statuses(&replies)), (vec!["n1".into(), "1".into()], "TTTI".into()));
     standby_is_clean(&cluster)
@@ -73,6 +81,7 @@ fn pipelined_transactions_go_on_elsewhere() -> Result<()> {
     let (cluster, weir) = early("default_pool_size: 2")?;
     let mut client = weir.client()?;
     for round in 1..=20 {
+        settle(&mut client)?;
         let insert = format!("INSERT INTO t VALUES ({round})");
         let count = "SELECT count(*) FROM t";
         let all = msgs().Q("BEGIN").Q(WHERE).P("", WHERE).B("", "", &[]).E().S().Q(&insert).Q(WHERE);
@@ -105,6 +114,7 @@ fn pp_07_only_what_cannot_stay_moves_a_transaction() -> Result<()> {
         ("SELECT 1; SELECT 2", "n1"),
         ("SELECT 1; INSERT INTO t VALUES (0)", "n0"),
     ] {
+        settle(&mut client)?;
         client.simple("BEGIN")?;
         assert_eq!(client.scalar(WHERE)?, "n1", "{sql}");
         client.simple(sql)?;
@@ -129,6 +139,7 @@ fn pp_07_only_what_cannot_stay_moves_a_transaction() -> Result<()> {
     let values = run(&mut client, &script)?;
     assert_eq!((values[5].as_str(), values[10].as_str()), ("0", "7"));
     // A portal that the next messages go on with.
+    settle(&mut client)?;
     client.simple("BEGIN")?;
     assert_eq!(client.scalar(WHERE)?, "n1");
     let rows = "SELECT current_setting('cluster_name') FROM generate_series(1, 3)";
@@ -150,6 +161,7 @@ fn rw_12_errors_and_modes_are_those_of_a_server() -> Result<()> {
     let ended = client.talk(&msgs().Q("COMMIT"))?;
     assert_eq!((tags(&ended), statuses(&ended)), (vec!["ROLLBACK"], "I".to_owned()));
     // Behind a query.
+    settle(&mut client)?;
     run(&mut client, &["BEGIN", WHERE])?;
     assert_eq!(client.sqlstate_of("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")?, "25001");
     run(&mut client, &["ROLLBACK", "BEGIN", WHERE, "SET TRANSACTION READ ONLY"])?;
@@ -161,6 +173,7 @@ fn rw_12_errors_and_modes_are_those_of_a_server() -> Result<()> {
         &["BEGIN", WHERE, "SET TRANSACTION READ WRITE", "INSERT INTO t VALUES (1)", "ROLLBACK"],
     )?;
     // A snapshot for the whole of it is of one node.
+    settle(&mut client)?;
     for begin in ["BEGIN ISOLATION LEVEL REPEATABLE READ", "BEGIN ISOLATION LEVEL SERIALIZABLE"] {
         client.simple(begin)?;
         assert_eq!(client.scalar(WHERE)?, "n0", "{begin}");
