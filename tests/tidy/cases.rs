@@ -11,7 +11,7 @@ use crate::{none, root};
 
 const PAGE: &str = "docs/cases.md";
 /// The first letters of the ids that the page has.
-const KINDS: [&str; 8] = ["PS", "EP", "SL", "CN", "CP", "TO", "PN", "PP"];
+const KINDS: [&str; 10] = ["PS", "EP", "SL", "CN", "CP", "TO", "PN", "RW", "SR", "PP"];
 
 /// Tests by the ids that they carry.
 type Carried = BTreeMap<String, Vec<String>>;
