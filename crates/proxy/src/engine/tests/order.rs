@@ -213,7 +213,13 @@ fn a_standby_that_refuses_listen_does_not_keep_the_session() {
 fn what_was_sent_by_the_extended_protocol_is_sent_on_by_it() {
     let mut pair = Pair::primary();
     let run = [p("", "SELECT 1"), b(""), e(), s()].concat();
-    let unit = Unit { len: run.len(), verdict: Verdict::empty(), boundary: Boundary::Sync, extended: true };
+    let unit = Unit {
+        len: run.len(),
+        verdict: Verdict::empty(),
+        boundary: Boundary::Sync,
+        extended: true,
+        leaves_portal: false,
+    };
     pair.engine.bind(false, &unit, vec![Kept::Extended((*b"BEGIN").into())]);
     assert_eq!(pair.client(&run, 1000), [p("", "BEGIN"), b(""), e(), s(), run.clone()].concat());
     assert!(pair.engine.sets_up(), "a cancel would hit what is ours");
@@ -230,7 +236,13 @@ fn what_was_sent_by_the_extended_protocol_is_sent_on_by_it() {
 fn a_transaction_that_cannot_begin_is_not_gone_on_with() {
     let mut pair = Pair::primary();
     let run = [b(""), e(), s()].concat();
-    let unit = Unit { len: run.len(), verdict: Verdict::empty(), boundary: Boundary::Sync, extended: true };
+    let unit = Unit {
+        len: run.len(),
+        verdict: Verdict::empty(),
+        boundary: Boundary::Sync,
+        extended: true,
+        leaves_portal: false,
+    };
     pair.engine.bind(false, &unit, vec![Kept::Extended((*b"BEGIN").into())]);
     pair.client(&run, 1000);
     let error = message('E', b"SERROR\0C57014\0\0");
