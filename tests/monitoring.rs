@@ -120,6 +120,38 @@ fn ad_06_metrics_are_valid_in_every_state() -> Result<()> {
     Ok(())
 }
 
+/// AD-06: counters do not fall by a reload, nor by a failover.
+#[test]
+fn ad_06_counters_do_not_fall() -> Result<()> {
+    let (mut cluster, weir) = rig(1, "")?;
+    let mut client = weir.client()?;
+    for _ in 0..20 {
+        client.scalar("SELECT 1")?;
+        client.simple("BEGIN; CREATE TEMP TABLE x(a int) ON COMMIT DROP; COMMIT")?;
+    }
+    let mut before = weir.metrics()?;
+    let mut compare = |what: &str| -> Result<()> {
+        let now = weir.metrics()?;
+        let counts =
+            |name: &str| name.contains("_total") || name.contains("_count") || name.contains("_bucket");
+        for (name, value) in before.iter().filter(|(name, _)| counts(name)) {
+            let now = now.get(name).with_context(|| format!("{what}: {name} is gone"))?;
+            ensure!(now >= value, "{what}: {name} fell from {value} to {now}");
+        }
+        before = now;
+        Ok(())
+    };
+    weir.rewrite(&cluster, &PgweirOptions::yaml("default_pool_size: 7").weights(&[1, 3]))?;
+    weir.admin("RELOAD")?;
+    compare("reload")?;
+    cluster.stop(0, StopMode::Immediate)?;
+    cluster.promote(1)?;
+    weir.wait_pool_nodes(LIMIT, |nodes| nodes[1]["role"] == "primary" && nodes[0]["status"] == "down")?;
+    weir.client()?.simple("CREATE TABLE after_it(a int)")?;
+    compare("failover")?;
+    Ok(())
+}
+
 /// The families that a PromQL text names.
 fn families(text: &str) -> Vec<String> {
     let mut found = Vec::new();
@@ -168,8 +200,8 @@ fn ask(port: u16, query: &str) -> Result<serde_json::Value> {
         .take())
 }
 
-/// A real Prometheus scrapes pgweir; the alerts of etc/prometheus fire for a dead node, a missing primary, and a
-/// pool that is exhausted; every query of the dashboard runs.
+/// A real Prometheus scrapes pgweir; the alerts of etc/prometheus fire for an exhausted pool, a standby that lags, a dead
+/// node, a missing primary and a failover; every query of the dashboard runs.
 #[test]
 fn prometheus_scrapes_and_alerts_fire() -> Result<()> {
     let Some(mut command) = outside::command("prometheus")? else { return Ok(()) };
@@ -178,9 +210,12 @@ fn prometheus_scrapes_and_alerts_fire() -> Result<()> {
     let rules = std::fs::read_to_string(repository().join("etc/prometheus/pgweir.rules.yml"))?;
     let file = repository().join("etc/prometheus/pgweir.rules.yml");
     promtool(&["check", "rules", &file.display().to_string()], "")?;
-    // What takes minutes in life takes a second here.
+    // What takes minutes and megabytes in life takes a second and kilobytes here.
+    let megabytes = "64 * 1024 * 1024";
+    ensure!(rules.contains(megabytes), "{rules}");
     let quick: String =
         rules
+            .replace(megabytes, "64 * 1024")
             .lines()
             .map(|line| {
                 if line.trim().starts_with("for: ") {
@@ -221,6 +256,9 @@ fn prometheus_scrapes_and_alerts_fire() -> Result<()> {
     let mut second = weir.client()?;
     second.send(&msgs().Q("CREATE TEMP TABLE x(a int)"))?;
     ensure!(eventually(LIMIT, || firing("PgweirPoolExhausted")), "{}", log());
+    cluster.sql(1, "SELECT pg_wal_replay_pause()")?;
+    cluster.sql(0, "CREATE TABLE lagged AS SELECT generate_series(1, 10000) AS a")?;
+    ensure!(eventually(LIMIT, || firing("PgweirStandbyLags")), "{}", log());
     cluster.stop(1, StopMode::Immediate)?;
     ensure!(eventually(LIMIT, || firing("PgweirNodeDown")), "{}", log());
     cluster.stop(0, StopMode::Immediate)?;

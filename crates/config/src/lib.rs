@@ -8,6 +8,7 @@
 //! by `Debug`, `Display`, an error or a row.
 
 mod check;
+mod destination;
 mod effective;
 mod error;
 mod files;
@@ -29,6 +30,7 @@ mod value;
 mod words;
 mod yaml;
 
+pub use destination::LogDestination;
 pub use effective::{HealthCheck, Row};
 pub use error::{ConfigError, ConfigErrors, Warning};
 pub use key::{Effect, Key, Status};
@@ -44,5 +46,5 @@ pub use table::{Config, KEYS};
 pub use value::{HostPort, Limits, Masked};
 pub use words::{
     BackendFlag, BackendSslMode, ClusteringMode, Consistency, DisableLoadBalanceOnWrite, FailoverMode,
-    LoadBalance, LogDestination, LogFormat, LogLevel, PoolMode, SessionState, Ssl,
+    LoadBalance, LogFormat, LogLevel, PoolMode, SessionState, Ssl,
 };

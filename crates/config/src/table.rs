@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::destination::LogDestination;
 use crate::error::Warning;
 use crate::hba::{IdentMaps, Rules};
 use crate::key::table;
@@ -17,7 +18,7 @@ use crate::units::Unit::{Bytes, Hours, Milliseconds, Minutes, Octal, Seconds};
 use crate::value::{HostPort, Limits, Masked, Off};
 use crate::words::{
     BackendSslMode, ClusteringMode, Consistency, DisableLoadBalanceOnWrite, FailoverMode, LoadBalance,
-    LogDestination, LogFormat, LogLevel, PoolMode, SessionState, Ssl,
+    LogFormat, LogLevel, PoolMode, SessionState, Ssl,
 };
 
 const HOUR: u64 = 3_600_000;
@@ -300,7 +301,7 @@ table! {
         log_level: LogLevel, Limits::none(), "info", Reload, Active;
         /// The shape of a log line.
         log_format: LogFormat, Limits::none(), "text", Reload, Active;
-        /// Where the log goes.
+        /// Where the log goes; a file is opened again on USR1, after a rotation has moved it away.
         log_destination: LogDestination, Limits::none(), "stderr", Reload, Active;
         /// Whether each client that comes in is logged.
         log_connections: bool, Limits::none(), "off", Reload, Active;

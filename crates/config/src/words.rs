@@ -201,10 +201,4 @@ words! {
         /// For programs.
         Json = "json",
     }
-
-    /// Where the log goes.
-    LogDestination {
-        /// To the standard error output.
-        #[default] Stderr = "stderr",
-    }; except { "syslog", "file" }
 }

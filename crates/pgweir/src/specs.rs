@@ -159,8 +159,9 @@ pub(crate) fn logging(config: &Config) -> logging::Settings {
         config::LogFormat::Text => logging::LogFormat::Text,
         config::LogFormat::Json => logging::LogFormat::Json,
     };
-    let destination = match config.log_destination {
+    let destination = match &config.log_destination {
         config::LogDestination::Stderr => logging::Destination::Stderr,
+        config::LogDestination::File(path) => logging::Destination::File(path.clone()),
     };
     logging::Settings { level: config.log_level.as_str().to_owned(), format, destination }
 }
