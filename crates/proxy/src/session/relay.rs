@@ -316,7 +316,8 @@ impl Session {
 
     /// Server to client: one flush, then one look at what is there, then one read.
     fn poll_server(&mut self, relay: &mut Relay, cx: &mut Context<'_>) -> Result<bool, End> {
-        if !self.to_client.is_empty() && !(self.is_outdated() && relay.leaving.is_none()) {
+        let kept_back = self.is_outdated() && relay.leaving.is_none();
+        if !self.to_client.is_empty() && !kept_back {
             if relay.watch.has_written() {
                 self.may_have_written();
             }

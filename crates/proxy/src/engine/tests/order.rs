@@ -69,10 +69,15 @@ fn statements_behind_deallocate_all_stay() {
 #[test]
 fn a_sync_is_never_held_back_by_a_reset() {
     let mut pair = Pair::primary();
+    let (parse, rest) = (p("", "nonsense"), [q("DEALLOCATE ALL"), s()].concat());
+    // The Query waits for what it stands behind, which the server is asked for.
+    let sent = pair.client(&[parse.clone(), rest.clone()].concat(), 1000);
+    assert_eq!(sent, [parse, message('H', b"")].concat());
     // The server ignores all of it up to the Sync.
-    pair.client(&[p("", "nonsense"), q("DEALLOCATE ALL"), s()].concat(), 1000);
+    pair.server(&message('E', b"SERROR\0C42601\0\0"), 1000);
+    assert_eq!(pair.poke(), rest);
     assert!(pair.from_client.is_empty());
-    pair.server(&[message('E', b"SERROR\0C42601\0\0"), z('I')].concat(), 1000);
+    pair.server(&z('I'), 1000);
     assert!(pair.engine.is_free());
 }
 
