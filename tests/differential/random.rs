@@ -8,6 +8,21 @@ use rand::{Rng, SeedableRng};
 use crate::run::Way;
 use crate::script::{Msg, Script, Step};
 
+/// How far random sequences go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// What every run of the tests takes.
+    Ordinary,
+    /// More kinds of everything, and crowds: a run that was asked for by `PGWEIR_SEEDS`.
+    Wide,
+}
+
+impl Reach {
+    pub(crate) fn asked_for() -> Self {
+        if std::env::var_os("PGWEIR_SEEDS").is_some() { Self::Wide } else { Self::Ordinary }
+    }
+}
+
 /// How many seeds an ordinary run takes at most; it stops before when its time is over.
 pub(crate) const ORDINARY: usize = 500;
 
@@ -93,6 +108,10 @@ const SQL: &[&str] = &[
     "FETCH h",
     "CLOSE h",
     "CLOSE ALL",
+];
+
+/// What a wide run has besides.
+const WIDE_SQL: &[&str] = &[
     "SAVEPOINT b",
     "ROLLBACK TO SAVEPOINT b",
     "RELEASE SAVEPOINT b",
@@ -111,8 +130,6 @@ const SQL: &[&str] = &[
     "RESET TimeZone",
     "SET DateStyle = 'German'",
     "SET DateStyle = 'nonsense'",
-    "SET nothing.at_all = 'x'",
-    "SHOW nothing.at_all",
     "SET SESSION statement_timeout = '20s'",
     "SHOW statement_timeout",
     "SHOW ALL_OF_IT",
@@ -181,14 +198,14 @@ const STATEMENTS: [&str; 5] = ["", "", "s1", "s2", "q1"];
 const PORTALS: [&str; 5] = ["", "", "", "p", "c"];
 
 /// The script of a seed.
-pub(crate) fn script(seed: u64) -> Script {
+pub(crate) fn script(seed: u64, reach: Reach) -> Script {
     let mut random = StdRng::seed_from_u64(seed);
     let n = random.random_range(1..9);
     let mut steps: Vec<Step> = Vec::new();
     for _ in 0..n {
         let mut step = Step::new();
         for _ in 0..random.random_range(1..4) {
-            put_some(&mut random, &mut step);
+            put_some(&mut random, &mut step, reach);
         }
         steps.push(flushed(step));
     }
@@ -239,8 +256,12 @@ pub(crate) fn way(
     way(name, chunk, random.random_bool(0.5))
 }
 
-fn sql(random: &mut StdRng) -> Vec<u8> {
-    let one = |random: &mut StdRng| SQL.choose(random).copied().unwrap_or_default();
+fn sql(random: &mut StdRng, reach: Reach) -> Vec<u8> {
+    let all: Vec<&str> = match reach {
+        Reach::Ordinary => SQL.to_vec(),
+        Reach::Wide => [SQL, WIDE_SQL].concat(),
+    };
+    let one = |random: &mut StdRng| all.choose(random).copied().unwrap_or_default();
     let mut text = one(random).to_owned();
     while random.random_bool(0.12) {
         text = format!("{text}; {}", one(random));
@@ -253,15 +274,16 @@ fn name(random: &mut StdRng, of: &[&str]) -> String {
 }
 
 /// One message or a group that belongs together.
-fn put_some(random: &mut StdRng, step: &mut Step) {
+fn put_some(random: &mut StdRng, step: &mut Step, reach: Reach) {
+    let wide = reach == Reach::Wide;
     let kind = |random: &mut StdRng| if random.random_bool(0.5) { 'S' } else { 'P' };
     match random.random_range(0..100) {
-        0..20 => step.extend([Msg::Sync, Msg::Query(sql(random))]),
+        0..20 => step.extend([Msg::Sync, Msg::Query(sql(random, reach))]),
         // Inside of a batch that is not finished.
-        20..28 => step.push(Msg::Query(sql(random))),
-        28..52 => put_batch(random, step),
-        52..55 => put_values(random, step),
-        55..58 => put_portal(random, step),
+        20..28 => step.push(Msg::Query(sql(random, reach))),
+        52..55 if wide => put_values(random, step),
+        55..58 if wide => put_portal(random, step),
+        28..58 => put_batch(random, step, reach),
         58..66 => step.push(Msg::Sync),
         66..70 => step.push(Msg::Flush),
         70..75 => {
@@ -275,10 +297,14 @@ fn put_some(random: &mut StdRng, step: &mut Step) {
         79..84 => step.push(Msg::Execute(name(random, &PORTALS), random.random_range(0..3))),
         84..88 => step.push(bind(random)),
         88..95 => put_copy(random, step),
-        95..97 => step.push(Msg::Call(*[89, 89, 0, 2836].choose(random).unwrap_or(&89))),
+        95..97 if wide => step.push(Msg::Call(*[89, 89, 0, 2836].choose(random).unwrap_or(&89))),
+        95..97 => step.push(Msg::Call(89)),
         97 => step.push(Msg::CopyData(b"7\tlate\n".to_vec())),
         98 => step.push(Msg::CopyDone),
-        _ => step.push(Msg::Raw(*b"BDECPFSH".choose(random).unwrap_or(&b'B'), b"x".to_vec())),
+        _ => {
+            let tags: &[u8] = if wide { b"BDECPFSH" } else { b"BDECPF" };
+            step.push(Msg::Raw(*tags.choose(random).unwrap_or(&b'B'), b"x".to_vec()));
+        }
     }
 }
 
@@ -300,13 +326,13 @@ fn runs_itself(statement: &str, sql: &[u8]) -> bool {
 }
 
 /// `P D? B D? E` and mostly Sync.
-fn put_batch(random: &mut StdRng, step: &mut Step) {
+fn put_batch(random: &mut StdRng, step: &mut Step, reach: Reach) {
     for _ in 0..random.random_range(1..3) {
         let (statement, portal) = (name(random, &STATEMENTS), name(random, &PORTALS));
         if !statement.is_empty() && random.random_bool(0.6) {
             step.push(Msg::Close('S', statement.clone()));
         }
-        let text = Some(sql(random)).filter(|text| !runs_itself(&statement, text));
+        let text = Some(sql(random, reach)).filter(|text| !runs_itself(&statement, text));
         let sql = text.unwrap_or_else(|| b"SELECT 1".to_vec());
         step.push(Msg::Parse { name: statement.clone(), sql, types: Vec::new() });
         if random.random_bool(0.3) {
