@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 """Logins per second and per second of the proxy's CPU time, by method and with or without TLS: `pgbench -C` through pgweir,
 and through PgBouncer where it is installed. Each transaction is `select 1` in a connection of its own, so what is
-measured is the login. Prints a Markdown table.
+measured is the login. Prints a Markdown table; `--write docs/benchmarks.md` puts it there.
 
-    benches/logins.py [--binary target/release/pgweir] [--seconds 5] [--clients 8]
+    benches/logins.py [--binary target/release/pgweir] [--seconds 3] [--rounds 3] [--clients 8] [--write FILE]
 """
 
 import argparse
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 
 import machine
 from machine import Trouble
+from report import table, write_sections
 from servers import Cluster, Stage, clean_environment, free_port
 
 METHODS = ("trust", "md5", "scram-sha-256")
@@ -107,30 +109,57 @@ def measure(stage, proxy, tls, options):
     return count / options.seconds, count / used if used else 0.0
 
 
+def rounds(stage, proxies, tls, options):
+    """Medians of the rounds; the proxies take turns in each."""
+    seen = [[] for _ in proxies]
+    for _ in range(options.rounds):
+        for proxy, results in zip(proxies, seen):
+            results.append(measure(stage, proxy, tls, options))
+    return [tuple(statistics.median(column) for column in zip(*results)) for results in seen]
+
+
+def section(kinds, rows, options):
+    """What goes into docs/benchmarks.md."""
+    header = ["method", "TLS"] + [f"{kind.label}: {what}" for kind in kinds for what in ("logins/s", "per CPU second")]
+    about = ("`pgbench -C` with `select 1`, trust on the node. Logins per second are those of the whole machine, pgbench "
+             "included, which itself computes SCRAM's 4,096 rounds; what a login costs the proxy is the second column: "
+             "logins per second of its CPU time, one core's worth.")
+    programs = {Pgweir: options.binary, PgBouncer: machine.find_program("pgbouncer")}
+    versions = [f"{kind.label} {machine.version_of([programs[kind], '--version'])}" for kind in kinds]
+    source = (f"{machine.facts()['date']}, {machine.source_of(options.binary)}, {machine.summary()}; {', '.join(versions)}; "
+              f"`benches/logins.py --clients {options.clients}`, {options.rounds} rounds of {options.seconds} s, medians.")
+    return "\n\n".join(["### Logins by method", about, table(header, rows), source])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default="target/release/pgweir")
-    parser.add_argument("--seconds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--write", metavar="FILE", help="put the table into this document")
     options = parser.parse_args()
-    proxies = [Pgweir] + ([PgBouncer] if machine.find_program("pgbouncer") else [])
+    kinds = [Pgweir] + ([PgBouncer] if machine.find_program("pgbouncer") else [])
+    rows = []
     with Stage() as stage:
         cluster = Cluster(stage)
         certificate(stage)
         verifier, digest = secrets(stage, cluster)
-        print("| method | TLS | " + " | ".join(f"{proxy.label}: logins/s | per CPU second" for proxy in proxies) + " |")
-        print("|---|---|" + "---:|---:|" * len(proxies))
         for method in METHODS:
-            running = [proxy(stage, cluster, options.binary, method, digest if method == "md5" else verifier)
-                       for proxy in proxies]
+            running = [kind(stage, cluster, options.binary, method, digest if method == "md5" else verifier)
+                       for kind in kinds]
             for proxy in running:
                 stage.wait_ready(proxy.process, proxy.port)
             for tls in (False, True):
-                cells = [measure(stage, proxy, tls, options) for proxy in running]
-                numbers = " | ".join(f"{rate:,.0f} | {each:,.0f}" for rate, each in cells)
-                print(f"| {method} | {'yes' if tls else 'no'} | {numbers} |", flush=True)
+                cells = rounds(stage, running, tls, options)
+                rows.append([method, "yes" if tls else "no"] + [f"{value:,.0f}" for cell in cells for value in cell])
+                print(rows[-1], file=sys.stderr, flush=True)
             for proxy in running:
                 stage.stop(proxy.process)
+    made = section(kinds, rows, options)
+    print(made)
+    if options.write:
+        write_sections(options.write, {"logins": made})
 
 
 if __name__ == "__main__":

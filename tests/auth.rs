@@ -163,6 +163,28 @@ fn au_04_unknown_users_look_like_wrong_passwords() -> Result<()> {
     Ok(())
 }
 
+/// AU-04: by `md5`, where a verifier is stored of most, who is unknown is asked by SCRAM as they are; and where most are
+/// asked by md5, by md5.
+#[test]
+fn au_04_unknown_users_are_asked_as_known_ones() -> Result<()> {
+    let cluster = one_node()?;
+    let offer = |weir: &Pgweir, user: &str| -> Result<u32> {
+        let mut client = RawClient::tcp(weir.port())?;
+        client.send_bytes(&Login::new(user, "bench").packet())?;
+        match client.next()? {
+            Some(Reply::Authentication { code, .. }) => Ok(code),
+            other => anyhow::bail!("{user}: {other:?} instead of a request"),
+        }
+    };
+    let hba = || ClientAuth::Hba("host all all all md5\n".into());
+    for (secret, asked) in [(stored(&cluster, "bench")?, 10), ("TEXTbench".to_owned(), 5)] {
+        let weir = with_secret(&cluster, "bench", &secret, hba())?;
+        assert_eq!((offer(&weir, "bench")?, offer(&weir, "nobody")?), (asked, asked));
+        assert_eq!(login(weir.port(), &Login::new("nobody", "bench"))?, "28P01");
+    }
+    Ok(())
+}
+
 #[test]
 fn pool_hba_decides_by_line() -> Result<()> {
     let cluster = one_node()?;
@@ -178,6 +200,29 @@ fn pool_hba_decides_by_line() -> Result<()> {
     assert_eq!(login(weir.port(), &Login::new("bench", "postgres"))?, "28000");
     // No line: refused.
     assert_eq!(login(weir.port(), &Login::new("bench_md5", "bench"))?, "28000");
+    Ok(())
+}
+
+/// What a client calls itself makes no line of the log, and no order to a terminal.
+#[test]
+fn names_do_not_write_the_log() -> Result<()> {
+    let cluster = one_node()?;
+    let auth = ClientAuth::Hba("host all bench all scram-sha-256\nhost all pgweir all trust\n".into());
+    let yaml = "log_connections: on\nlog_disconnections: on\n".to_owned();
+    let weir = Pgweir::start_with(&cluster, &PgweirOptions { yaml, auth, ..PgweirOptions::default() })?;
+    let forged = "joe\n2026-01-01T00:00:00Z  INFO forged\u{1b}[2J";
+    assert_eq!(login(weir.port(), &Login::new(forged, "bench"))?, "28000");
+    assert_eq!(login(weir.port(), &Login::new("bench", forged))?, "3D000");
+    assert_eq!(login(weir.port(), &Login::bench().with("application_name", forged))?, "");
+    ensure!(
+        eventually(Duration::from_secs(5), || weir.log().contains("client disconnected")),
+        "{}",
+        weir.log()
+    );
+    let log = weir.log();
+    ensure!(log.contains("forged") && !log.contains('\u{1b}'), "an escape sequence is in the log");
+    let forged = log.lines().find(|line| line.starts_with("2026-01-01"));
+    ensure!(forged.is_none(), "a line that a client made: {forged:?}");
     Ok(())
 }
 

@@ -19,24 +19,36 @@ fn made(path: &str) -> Result<PathBuf> {
     Ok(place)
 }
 
-/// Runs a program against pgweir and takes its lines: every way but those with a wrong password must be in.
+/// Runs a program against pgweir and takes its lines: every way must be in but those whose names say otherwise.
 fn check(command: Command, least: usize) -> Result<()> {
     let cluster = Cluster::new(ClusterOptions { standbys: 0, ..ClusterOptions::default() })?;
     let pki = Pki::new(cluster.root(), "pki", Signature::RsaSha384)?;
     pki.issue("weir", "/CN=weir", "IP:127.0.0.1,DNS:localhost", 10)?;
-    for method in ["password", "md5", "scram"] {
+    pki.issue("bench", "/CN=bench", "", 10)?;
+    pki.to_der("bench")?;
+    for method in ["trust", "cert", "password", "md5", "scram"] {
         cluster.sql(0, &format!("CREATE DATABASE c_{method}"))?;
     }
-    let hba = "host c_password all all password\nhost c_md5 all all md5\nhost all all all scram-sha-256\n";
-    let yaml = format!("ssl: allow\nssl_cert: {}\nssl_key: {}\n", pki.path("weir.crt"), pki.path("weir.key"));
+    let hba = "host c_trust all all trust\nhostssl c_cert all all cert\nhost c_cert all all reject\n\
+               host c_password all all password\nhost c_md5 all all md5\nhost all all all scram-sha-256\n";
+    let [cert, key, ca] = ["weir.crt", "weir.key", "ca.crt"].map(|file| pki.path(file));
+    let yaml = format!("ssl: allow\nssl_cert: {cert}\nssl_key: {key}\nssl_ca_cert: {ca}\n");
     let auth = ClientAuth::Hba(hba.to_owned());
     let weir = Pgweir::start_with(&cluster, &PgweirOptions { yaml, auth, ..PgweirOptions::default() })?;
     let mut command = command;
-    command.args(["127.0.0.1", &weir.port().to_string(), &pki.path("ca.crt")]);
+    command.args([
+        "127.0.0.1",
+        &weir.port().to_string(),
+        &ca,
+        &pki.path("bench.crt"),
+        &pki.path("bench.key"),
+    ]);
     let out = harness::tools::run(&cluster, command, Duration::from_secs(90))?;
     let ways: Vec<(&str, &str)> = out.stdout.lines().filter_map(|line| line.split_once('\t')).collect();
-    let wrong = |(way, said): &&(&str, &str)| {
-        if way.ends_with("wrong") { !said.contains("password authentication failed") } else { *said != "ok" }
+    let wrong = |(way, said): &&(&str, &str)| match way.rsplit(' ').next() {
+        Some("wrong") => !said.contains("password authentication failed"),
+        Some("refused") => !said.starts_with("ERROR"),
+        _ => *said != "ok",
     };
     let failed: Vec<_> = ways.iter().filter(wrong).collect();
     ensure!(failed.is_empty() && out.code == 0, "{failed:?}\n{}\n{}", out.stdout, out.stderr);
@@ -52,12 +64,12 @@ fn python(driver: &str) -> Result<Command> {
 
 #[test]
 fn psycopg_by_every_method_and_mode() -> Result<()> {
-    check(python("psycopg")?, 20)
+    check(python("psycopg")?, 60)
 }
 
 #[test]
 fn asyncpg_by_every_method_and_mode() -> Result<()> {
-    check(python("asyncpg")?, 15)
+    check(python("asyncpg")?, 22)
 }
 
 #[test]
@@ -65,7 +77,7 @@ fn node_postgres_by_every_method_and_mode() -> Result<()> {
     let mut command = Command::new("node");
     command.env("NODE_PATH", made("node/node_modules")?).env("NODE_NO_WARNINGS", "1");
     command.arg(sources().join("node/logins.js"));
-    check(command, 13)
+    check(command, 20)
 }
 
 #[test]
@@ -73,5 +85,14 @@ fn pgjdbc_by_every_method_and_mode() -> Result<()> {
     let mut command = Command::new("java");
     command.args(["-XX:TieredStopAtLevel=1", "-cp", "/usr/share/java/postgresql.jar"]);
     command.arg(sources().join("java/Logins.java"));
-    check(command, 24)
+    check(command, 34)
+}
+
+/// psql with the libpq of the servers' release.
+#[test]
+fn psql_by_every_method_and_mode() -> Result<()> {
+    let script = sources().join("shell/logins_psql.sh");
+    let mut command = Command::new("sh");
+    command.arg(script).env("PSQL", harness::install::Install::find()?.client("psql").get_program());
+    check(command, 34)
 }

@@ -351,6 +351,58 @@ fn tl_06_certificates_of_clients_are_verified() -> Result<()> {
     Ok(())
 }
 
+/// TL-06: a list of revoked certificates counts when its issuer has signed it, be it an authority that the client shows.
+#[test]
+fn tl_06_lists_of_the_revoked_are_signed() -> Result<()> {
+    let cluster = one_node()?;
+    let pki = authority(&cluster, "pki", Signature::Sha256)?;
+    let (below, elsewhere) = (pki.below(cluster.root(), "below")?, cluster.root().join("elsewhere"));
+    fs::create_dir(&elsewhere)?;
+    // The same names, other keys.
+    let forged = Pki::new(&elsewhere, "pki", Signature::Sha256)?;
+    let forged_below = forged.below(&elsewhere, "below")?;
+    for name in ["good", "bad"] {
+        below.issue(name, "/CN=bench", "", 10)?;
+        fs::write(
+            below.path(&format!("{name}.chain")),
+            [below.read(&format!("{name}.crt"))?, below.read("ca.crt")?].concat(),
+        )?;
+    }
+    below.revoke(&["bad"])?;
+    for authority in [&pki, &forged, &forged_below] {
+        authority.revoke(&[])?;
+    }
+    let lists = pki.path("lists.pem");
+    let put = |first: &Pki, second: &Pki| -> Result<()> {
+        Ok(fs::write(&lists, [first.read("crl.pem")?, second.read("crl.pem")?].concat())?)
+    };
+    put(&pki, &below)?;
+    let ca = pki.path("ca.crt");
+    let yaml = format!("{}ssl_ca_cert: {ca}\nssl_crl_file: {lists}\n", server_yaml(&pki, "allow"));
+    let weir = weir_with(&cluster, &yaml, "")?;
+    let with = |name: &str| {
+        let (cert, key) = (below.path(&format!("{name}.chain")), below.path(&format!("{name}.key")));
+        psql(&cluster, weir.port(), &format!("sslmode=require sslcert={cert} sslkey={key}"), "\\conninfo")
+    };
+    assert_eq!(came_in(&with("good")?), "tls");
+    ensure!(with("bad")?.stderr.contains("revoked"), "revoked by an authority below ours");
+
+    put(&forged, &below)?;
+    weir.signal(Signal::HUP);
+    let told = || {
+        weir.log().contains("reload refused")
+            && weir.log().contains("is not signed by the one in ssl_ca_cert")
+    };
+    ensure!(eventually(Duration::from_secs(5), told), "a forged list is taken: {}", weir.log());
+    assert_eq!(came_in(&with("good")?), "tls", "the lists of before");
+
+    put(&pki, &forged_below)?;
+    weir.signal(Signal::HUP);
+    let refused = || with("good").is_ok_and(|out| out.code != 0);
+    ensure!(eventually(Duration::from_secs(5), refused), "a forged list below ours counts");
+    Ok(())
+}
+
 /// RL-05: another certificate is used from the reload on, and who is in stays in; a broken one changes nothing.
 #[test]
 fn rl_05_certificates_are_read_again() -> Result<()> {

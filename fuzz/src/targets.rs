@@ -109,6 +109,7 @@ const HBA: &[&[u8]] = &[
     b"# TYPE DB USER ADDRESS METHOD\nlocal all all trust\nhost all +g 10.0.0.0/8 scram-sha-256\n",
     b"hostssl \"a b\",@f /^x$ 127.0.0.1 255.255.255.0 md5\nhostnossl samerole all ::1/128 reject\n",
     b"host all all samenet cert map=x clientcert=verify-full\n",
+    b"host a,b joe .example.com pam pamservice=db pam_use_hostname=1\nhost all all db1.example.com ldap ldapurl=\"ldap://h/dc=x\"\n",
 ];
 
 const PASSWORDS: &[&[u8]] = &[

@@ -70,6 +70,24 @@ impl Pki {
         Ok(pki)
     }
 
+    /// An authority in a new directory `name` of `root`, certified by this one.
+    ///
+    /// # Errors
+    /// When `openssl` refuses.
+    pub fn below(&self, root: &Path, name: &str) -> Result<Self> {
+        let below = Self::new(root, name, self.signature)?;
+        below.openssl(
+            &["req", "-new", "-key", "ca.key", "-out", "ca.csr"],
+            &["-subj", &format!("/CN={name} authority")],
+        )?;
+        fs::write(below.dir.join("ca.ext"), "basicConstraints=critical,CA:TRUE\n")?;
+        let [csr, crt, ext] = ["ca.csr", "ca.crt", "ca.ext"].map(|file| below.path(file));
+        let sign = ["x509", "-req", "-in", &csr, "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial"];
+        let rest = ["-out", &crt, "-days", "30", "-extfile", &ext];
+        self.openssl(&[&sign[..], &rest, self.signature.digest()].concat(), &[])?;
+        Ok(below)
+    }
+
     /// Makes `name.crt` and `name.key`: `subject` such as `/CN=bench`, alternative names such as
     /// `IP:127.0.0.1,DNS:localhost` (none when empty), valid for so many days (negative: expired).
     ///
@@ -110,6 +128,15 @@ impl Pki {
         let with = format!("pass:{passphrase}");
         self.openssl(&["pkey", "-in", &from, "-out", &to, "-aes256", "-passout", &with], &[])?;
         private(&self.dir.join(to))
+    }
+
+    /// Makes `name.key.pk8` of a key: PKCS 8 in DER, as Java wants it.
+    ///
+    /// # Errors
+    /// When `openssl` refuses.
+    pub fn to_der(&self, name: &str) -> Result<()> {
+        let (from, to) = (format!("{name}.key"), format!("{name}.key.pk8"));
+        self.openssl(&["pkcs8", "-topk8", "-nocrypt", "-outform", "DER", "-in", &from, "-out", &to], &[])
     }
 
     /// A file in the directory.

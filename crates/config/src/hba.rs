@@ -1,8 +1,8 @@
 //! Who may come in and how: rules in the grammar of pg_hba.conf (`pool_hba_file`).
 //!
 //! The first rule that matches decides; none is a refusal. A file is taken whole or refused whole: what this
-//! version cannot evaluate (other methods and options, host names, included rules) is an error at its line, never a
-//! rule that silently does not match.
+//! version cannot evaluate (other methods and options, included rules) is an error at its line, never a rule that
+//! silently does not match.
 
 pub(crate) mod ident;
 mod options;
@@ -154,6 +154,31 @@ pub struct Request<'a> {
     pub replication: bool,
     /// The roles that the user is a member of, itself included.
     pub groups: &'a [String],
+    /// What its address is called.
+    pub host: HostName<'a>,
+}
+
+/// What a client's address is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HostName<'a> {
+    /// Nobody has been asked.
+    #[default]
+    NotAsked,
+    /// It has no name, or one that does not lead back to it.
+    Nameless,
+    /// This; the name leads back to the address.
+    Verified(&'a str),
+}
+
+/// What the rules say of a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Found<'a> {
+    /// The first rule that matches.
+    Rule(&'a Rule),
+    /// No rule matches: a refusal.
+    Nothing,
+    /// It depends on what the client's address is called.
+    AskForName,
 }
 
 impl Request<'_> {
@@ -162,7 +187,7 @@ impl Request<'_> {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Addresses {
     All,
     /// An address of this machine.
@@ -174,17 +199,56 @@ enum Addresses {
         address: IpAddr,
         mask: IpAddr,
     },
+    /// The address of that name.
+    Host(String),
+    /// The addresses of names that end so; it begins with a dot.
+    Domain(String),
+}
+
+/// Whether a rule is for a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    Yes,
+    No,
+    /// When its address is called as the rule says.
+    Named,
+}
+
+impl From<bool> for Fit {
+    fn from(fits: bool) -> Self {
+        if fits { Self::Yes } else { Self::No }
+    }
 }
 
 impl Addresses {
-    fn contains(self, client: IpAddr, own: &[Interface]) -> bool {
+    /// `hostname_match()` and `check_hostname()` of src/backend/libpq/hba.c, where there are names.
+    fn fit(&self, client: IpAddr, own: &[Interface], host: HostName<'_>) -> Fit {
+        let named = |fits: &dyn Fn(&str) -> bool| match host {
+            HostName::NotAsked => Fit::Named,
+            HostName::Nameless => Fit::No,
+            HostName::Verified(name) => fits(name).into(),
+        };
         match self {
-            Self::All => true,
-            Self::SameHost => own.iter().any(|interface| interface.address == client),
-            Self::SameNet => own.iter().any(|interface| is_within(client, interface.address, interface.mask)),
-            Self::Net { address, mask } => is_within(client, address, mask),
+            Self::Host(own) => named(&|name| name.eq_ignore_ascii_case(own)),
+            Self::Domain(suffix) => named(&|name| ends_with(name, suffix)),
+            _ => self.contains(client, own).into(),
         }
     }
+
+    fn contains(&self, client: IpAddr, own: &[Interface]) -> bool {
+        match self {
+            Self::All => true,
+            Self::Host(_) | Self::Domain(_) => false,
+            Self::SameHost => own.iter().any(|interface| interface.address == client),
+            Self::SameNet => own.iter().any(|interface| is_within(client, interface.address, interface.mask)),
+            Self::Net { address, mask } => is_within(client, *address, *mask),
+        }
+    }
+}
+
+fn ends_with(name: &str, suffix: &str) -> bool {
+    let at = name.len().checked_sub(suffix.len());
+    at.and_then(|at| name.get(at..)).is_some_and(|end| end.eq_ignore_ascii_case(suffix))
 }
 
 fn is_within(client: IpAddr, address: IpAddr, mask: IpAddr) -> bool {
@@ -226,17 +290,17 @@ impl Rule {
             || self.databases.contains(&Databases::SameRole)
     }
 
-    fn matches(&self, request: &Request<'_>, own: &[Interface]) -> bool {
+    fn fit(&self, request: &Request<'_>, own: &[Interface]) -> Fit {
         let Request { conn, database, user, replication, .. } = *request;
         let transport = match (self.transport, conn) {
-            (Transport::Local, ConnKind::Local) => true,
+            (Transport::Local, ConnKind::Local) => Fit::Yes,
             // A dual-stack socket tells IPv4 clients as ::ffff:a.b.c.d; rules are written for the former.
             (Transport::Any, ConnKind::Tcp { addr, .. })
             | (Transport::Tls, ConnKind::Tcp { tls: true, addr })
             | (Transport::NoTls, ConnKind::Tcp { tls: false, addr }) => {
-                self.addresses.contains(addr.to_canonical(), own)
+                self.addresses.fit(addr.to_canonical(), own, request.host)
             }
-            _ => false,
+            _ => Fit::No,
         };
         let to_database = |wanted: &Databases| match wanted {
             Databases::Replication => replication,
@@ -251,7 +315,10 @@ impl Rule {
             Names::Group(group) => request.is_in(group),
             Names::Item(item) => item.matches(user),
         };
-        transport && self.databases.iter().any(to_database) && self.users.iter().any(by_user)
+        match self.databases.iter().any(to_database) && self.users.iter().any(by_user) {
+            true => transport,
+            false => Fit::No,
+        }
     }
 }
 
@@ -298,16 +365,25 @@ impl Rules {
         self
     }
 
-    /// The first rule that matches; none is a refusal.
+    /// The first rule that matches, unless a rule before it asks for the name of the client's address.
     #[must_use]
-    pub fn find_for(&self, request: &Request<'_>) -> Option<&Rule> {
-        self.rules.iter().find(|rule| rule.matches(request, &self.own))
+    pub fn find_for(&self, request: &Request<'_>) -> Found<'_> {
+        let fits = self.rules.iter().map(|rule| (rule, rule.fit(request, &self.own)));
+        match fits.into_iter().find(|(_, fit)| *fit != Fit::No) {
+            None => Found::Nothing,
+            Some((_, Fit::Named)) => Found::AskForName,
+            Some((rule, _)) => Found::Rule(rule),
+        }
     }
 
-    /// As [`Rules::find_for`], for a user who is a member of no role.
+    /// As [`Rules::find_for`], for a user who is a member of no role, from an address without a name.
     #[must_use]
     pub fn find(&self, conn: &ConnKind, database: &str, user: &str, replication: bool) -> Option<&Rule> {
-        self.find_for(&Request { conn, database, user, replication, groups: &[] })
+        let host = HostName::Nameless;
+        match self.find_for(&Request { conn, database, user, replication, groups: &[], host }) {
+            Found::Rule(rule) => Some(rule),
+            Found::Nothing | Found::AskForName => None,
+        }
     }
 
     /// Whether a rule depends on the roles that a user is a member of.

@@ -107,6 +107,14 @@ impl Passwords {
         self.0.get(user)
     }
 
+    /// Whether most of what is stored are SCRAM verifiers: who is not known is asked as most are, so that it does not
+    /// show. Also when there is nothing, as a server's default is.
+    #[must_use]
+    pub fn are_mostly_verifiers(&self) -> bool {
+        let verifiers = self.0.values().filter(|secret| matches!(secret, Secret::ScramVerifier { .. }));
+        verifiers.count() * 2 >= self.0.len()
+    }
+
     /// The users, in the order of their names.
     pub fn users(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)

@@ -9,7 +9,7 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use config::{Config, ConfigErrors};
 
-use crate::{check, demo, orders, passwd, remote, route, run, status, top};
+use crate::{check, demo, orders, pam_helper, passwd, remote, route, run, status, top};
 
 /// The arguments cannot be used (`EX_USAGE` of sysexits.h).
 const EX_USAGE: u8 = 64;
@@ -95,6 +95,9 @@ enum Command {
         #[arg(long)]
         key_file: Option<PathBuf>,
     },
+    /// Ask the system's authentication modules; used by a running pgweir
+    #[command(hide = true)]
+    PamHelper,
     /// Run a primary, two standbys and pgweir in a directory, to try things out
     Demo(demo::DemoArgs),
 }
@@ -189,6 +192,7 @@ fn execute(command: Command) -> Result<ExitCode, Failure> {
         Command::Promote(order) => order.give("PROMOTE NODE", ""),
         Command::Route { file, sql } => route::route(&file.file, &sql),
         Command::Passwd { user, method, key_file } => passwd::passwd(&user, method, key_file.as_deref()),
+        Command::PamHelper => pam_helper::run(),
         Command::Demo(args) => Ok(demo::run(&args)?),
     }
 }
@@ -243,6 +247,7 @@ mod tests {
             "promote -f pgweir.yaml 2",
             "passwd bob --method md5",
             "passwd bob --method aes --key-file pool_key",
+            "pam-helper",
             "demo",
         ] {
             let parsed = Cli::try_parse_from(["pgweir"].into_iter().chain(line.split(' ')));

@@ -23,6 +23,7 @@ mod inherited;
 mod memory;
 mod notify;
 mod orders;
+mod pam_helper;
 mod passwd;
 mod pcp;
 mod pid_file;

@@ -7,16 +7,15 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use config::Config;
 use protocol::error::{PgError, write_error};
 use protocol::sqlstate::SqlState;
 use protocol::startup::Replication;
 use tokio::io::AsyncWriteExt;
 
-use crate::connect::{Keepalive, credentials};
+use crate::connect::credentials;
 use crate::console_session;
-use crate::listener::Accepted;
+use crate::listener::{Accepted, Arrived};
 use crate::login::{LoggedIn, LoginContext, LoginError, Outcome, login};
 use crate::registry::{Flag, Names, Registered};
 use crate::replication;
@@ -24,7 +23,6 @@ use crate::session::{Identity, Session};
 use crate::settings::Settings;
 use crate::shared::{ClientCount, Others, Shared, Worker};
 use crate::stats::{Count, Tally};
-use crate::stream::Stream;
 use crate::workers::Workers;
 
 /// How long a refused client may take to take the refusal.
@@ -49,8 +47,8 @@ pub(crate) fn accept(shared: &Arc<Shared>, workers: &Workers, accepted: Accepted
 /// Takes a connection through its login; a cancel request is carried out.
 async fn admit(worker: Arc<Worker>, accepted: Accepted) -> Option<Serving> {
     let config = worker.shared.deps.config.load();
-    let (stream, peer, local) = accepted
-        .into_stream(&Keepalive::from(&*config))
+    let Arrived { stream, early, peer, local } = accepted
+        .into_stream()
         .inspect_err(|error| tracing::debug!(error = %error, "connection lost before it was served"))
         .ok()?;
     let registered = worker.shared.registry.enter(peer, local);
@@ -65,7 +63,7 @@ async fn admit(worker: Arc<Worker>, accepted: Accepted) -> Option<Serving> {
     if worker.shared.lobby.enter(&registered.entry) {
         tracing::warn!("too many connections that do not log in: the oldest was closed");
     }
-    let Some(outcome) = unless_shut_down(&registered, Box::pin(login(stream, &context))).await else {
+    let Some(outcome) = unless_shut_down(&registered, Box::pin(login(stream, early, &context))).await else {
         tracing::debug!(client = registered.entry.id, peer = %peer, "connection closed during login: shutting down");
         return None;
     };
@@ -143,7 +141,7 @@ async fn enter(
     let counted = ClientCount::enter(&worker.shared, (!in_console).then_some(names));
     if let Some(error) = objection(&worker.shared, &counted, &logged_in, config, in_console) {
         tracing::warn!(client = id, user = logged_in.user, reason = %error.message, "client turned away");
-        turn_away(logged_in.stream, &error).await;
+        turn_away(logged_in, &error).await;
         return None;
     }
     if config.log_connections {
@@ -173,8 +171,8 @@ fn serving(
     goodbye: Goodbye,
 ) -> Serving {
     let identity = identity(&logged_in, config);
-    let LoggedIn { stream, leftover, .. } = logged_in;
-    let mut session = Box::new(Session::new(worker, registered, stream, identity, &leftover));
+    let LoggedIn { stream, leftover, due, .. } = logged_in;
+    let mut session = Box::new(Session::new(worker, registered, stream, identity, (&leftover, &due)));
     Box::pin(async move {
         let tally = session.tally();
         let end = session.run().await;
@@ -289,8 +287,8 @@ fn too_many(others: Others, logged_in: &LoggedIn, config: &Config) -> Option<PgE
     Some(PgError::fatal(SqlState::TOO_MANY_CONNECTIONS, text).with_detail(detail))
 }
 
-async fn turn_away(mut stream: Stream, error: &PgError) {
-    let mut out = BytesMut::new();
+async fn turn_away(logged_in: LoggedIn, error: &PgError) {
+    let LoggedIn { mut stream, due: mut out, .. } = logged_in;
     write_error(&mut out, error);
     // It is turned away whether it hears why or not.
     let telling = async {

@@ -52,7 +52,7 @@ pub(crate) async fn run(worker: &Worker, registered: &Registered, logged_in: Log
         stream: logged_in.stream,
         local: LocalServer::new(),
         read: logged_in.leftover,
-        out: BytesMut::new(),
+        out: logged_in.due,
     };
     let why = match session.greet() {
         Ok(()) => session.serve().await,

@@ -127,8 +127,10 @@ impl Proxy {
         let workers = Arc::new(workers);
         let accepting = listeners.into_iter().map(|listener| {
             let (shared, workers) = (Arc::clone(&shared), Arc::clone(&workers));
-            control
-                .spawn("listener", listener.run(move |accepted| client::accept(&shared, &workers, accepted)))
+            let config = shared.deps.config.clone();
+            let keepalive = move || connect::Keepalive::from(&*config.load());
+            let serve = move |accepted| client::accept(&shared, &workers, accepted);
+            control.spawn("listener", listener.run(keepalive, serve))
         });
         let mut tasks: Vec<_> = accepting.collect();
         tasks.push(control.spawn("janitor", janitor::run(Arc::clone(&shared), Arc::clone(&workers))));

@@ -1,12 +1,20 @@
 //! Listening sockets: bound at start, accepted on the control plane, served on a worker.
+//!
+//! An accepted connection inherits its options from the listening socket, and meets no reactor before that of its
+//! worker: a login is short, and each call of the system is a good part of it.
 
 use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use config::Config;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpListener, UnixListener};
 
 use crate::connect::Keepalive;
@@ -15,6 +23,8 @@ use crate::stream::Stream;
 
 /// How long accepting pauses when the system gives no descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The most that is read of a connection before it has a reactor: a start-up packet (bytes).
+const EARLY_LEN: usize = 2048;
 /// The longest path of a Unix socket (`sun_path`, with its end).
 const MAX_SOCKET_PATH: usize = 107;
 
@@ -93,31 +103,52 @@ pub fn adopt(inherited: Vec<Inherited>) -> Result<Vec<Listener>, ListenError> {
 /// A connection that was accepted, not yet on a worker's reactor.
 #[derive(Debug)]
 pub enum Accepted {
-    /// TCP.
-    Tcp(std::net::TcpStream),
+    /// TCP, and from where.
+    Tcp(std::net::TcpStream, SocketAddr),
     /// Unix.
     Unix(std::os::unix::net::UnixStream),
 }
 
+/// One that is on its worker's reactor.
+#[derive(Debug)]
+pub struct Arrived {
+    /// The connection.
+    pub stream: Stream,
+    /// What had been sent by then.
+    pub early: BytesMut,
+    /// From where.
+    pub peer: Peer,
+    /// To where.
+    pub local: Peer,
+}
+
 impl Accepted {
-    /// Brings it to the reactor of the calling task, watched by the kernel as `keepalive` says.
+    /// Reads what is there, and brings it to the reactor of the calling task.
     ///
     /// # Errors
-    /// Those of the reactor and of the socket's options.
-    pub fn into_stream(self, keepalive: &Keepalive) -> io::Result<(Stream, Peer, Peer)> {
+    /// Those of the reactor and of the socket.
+    pub fn into_stream(self) -> io::Result<Arrived> {
         Ok(match self {
-            Self::Tcp(stream) => {
-                let stream = tokio::net::TcpStream::from_std(stream)?;
-                stream.set_nodelay(true)?;
-                keepalive.watch(&stream)?;
-                let (peer, local) = (Peer::Tcp(stream.peer_addr()?), Peer::Tcp(stream.local_addr()?));
-                (Stream::Tcp(stream), peer, local)
+            Self::Tcp(mut stream, peer) => {
+                let early = read_early(&mut stream);
+                let local = Peer::Tcp(stream.local_addr()?);
+                let stream = Stream::Tcp(tokio::net::TcpStream::from_std(stream)?);
+                Arrived { stream, early, peer: Peer::Tcp(peer), local }
             }
-            Self::Unix(stream) => {
-                (Stream::Unix(tokio::net::UnixStream::from_std(stream)?), Peer::Unix, Peer::Unix)
+            Self::Unix(mut stream) => {
+                let early = read_early(&mut stream);
+                let stream = Stream::Unix(tokio::net::UnixStream::from_std(stream)?);
+                Arrived { stream, early, peer: Peer::Unix, local: Peer::Unix }
             }
         })
     }
+}
+
+/// Nothing, an end and a failure are met again when the connection is read.
+fn read_early(stream: &mut impl io::Read) -> BytesMut {
+    let mut early = [0; EARLY_LEN];
+    let count = stream.read(&mut early).unwrap_or_default();
+    BytesMut::from(early.get(..count).unwrap_or_default())
 }
 
 /// Binds everything that the configuration names. Must be called inside a runtime.
@@ -215,23 +246,116 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 }
 
 impl Listener {
-    /// Accepts for ever, and gives each connection to `serve`.
-    pub async fn run(self, serve: impl Fn(Accepted) + Send + Sync) {
-        loop {
-            match self.accept().await {
-                Ok(accepted) => serve(accepted),
-                Err(error) => {
-                    tracing::warn!(error = %error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
+    /// Accepts for ever, and gives each connection to `serve`. `keepalive` is asked each time how the kernel is to
+    /// watch connections.
+    pub async fn run(
+        self,
+        keepalive: impl Fn() -> Keepalive + Send + Sync,
+        serve: impl Fn(Accepted) + Send + Sync,
+    ) {
+        let done = match self {
+            Self::Tcp(listener) => match listener.into_std().and_then(registered) {
+                Ok(listener) => accept_tcp(listener, keepalive, serve).await,
+                Err(error) => Err(error),
+            },
+            Self::Unix(listener, _file) => match listener.into_std().and_then(registered) {
+                Ok(listener) => accept_unix(listener, serve).await,
+                Err(error) => Err(error),
+            },
+        };
+        if let Err(error) = done {
+            tracing::error!(error = %error, "cannot accept connections on a listener");
         }
     }
+}
 
-    async fn accept(&self) -> io::Result<Accepted> {
-        match self {
-            Self::Tcp(listener) => Ok(Accepted::Tcp(listener.accept().await?.0.into_std()?)),
-            Self::Unix(listener, _) => Ok(Accepted::Unix(listener.accept().await?.0.into_std()?)),
+/// With the reactor of this task.
+#[expect(deprecated, reason = "the other way is unsafe; a listener is not replaced while it is registered")]
+fn registered<L: std::os::fd::AsRawFd>(listener: L) -> io::Result<AsyncFd<L>> {
+    AsyncFd::with_interest(listener, Interest::READABLE)
+}
+
+async fn accept_tcp(
+    listener: AsyncFd<std::net::TcpListener>,
+    keepalive: impl Fn() -> Keepalive,
+    serve: impl Fn(Accepted),
+) -> io::Result<()> {
+    let mut inherited = keepalive();
+    inherit(listener.get_ref(), &inherited)?;
+    loop {
+        let Some((stream, peer)) = accept(&listener, |listener| listener.accept()).await else { continue };
+        let wanted = keepalive();
+        if wanted != inherited {
+            // Those in the backlog have the old ones.
+            inherit(listener.get_ref(), &wanted)?;
+            inherited = wanted;
+        }
+        match stream.set_nonblocking(true) {
+            Ok(()) => serve(Accepted::Tcp(stream, peer)),
+            Err(error) => tracing::debug!(error = %error, "connection lost before it was served"),
+        }
+    }
+}
+
+async fn accept_unix(
+    listener: AsyncFd<std::os::unix::net::UnixListener>,
+    serve: impl Fn(Accepted),
+) -> io::Result<()> {
+    loop {
+        let Some((stream, _)) = accept(&listener, |listener| listener.accept()).await else { continue };
+        match stream.set_nonblocking(true) {
+            Ok(()) => serve(Accepted::Unix(stream)),
+            Err(error) => tracing::debug!(error = %error, "connection lost before it was served"),
+        }
+    }
+}
+
+/// The next connection; none, after a pause, when the system gives none.
+async fn accept<L: std::os::fd::AsRawFd, T>(
+    listener: &AsyncFd<L>,
+    accept: impl Fn(&L) -> io::Result<T>,
+) -> Option<T> {
+    match listener.async_io(Interest::READABLE, accept).await {
+        Ok(accepted) => Some(accepted),
+        Err(error) => {
+            tracing::warn!(error = %error, "cannot accept a connection");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            None
+        }
+    }
+}
+
+/// What connections that are accepted from now on begin with: Linux copies these options.
+fn inherit(listener: &impl AsFd, keepalive: &Keepalive) -> io::Result<()> {
+    SockRef::from(listener).set_tcp_nodelay(true)?;
+    keepalive.watch(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn connections_inherit_their_options() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let keepalive = |seconds| Keepalive {
+            idle: Duration::from_secs(seconds),
+            interval: Duration::from_secs(7),
+            count: 4,
+            user_timeout: Some(Duration::from_secs(9)),
+        };
+        for seconds in [70, 80] {
+            inherit(&listener, &keepalive(seconds)).unwrap();
+            let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (accepted, _) = listener.accept().unwrap();
+            let socket = SockRef::from(&accepted);
+            assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(seconds));
+            assert_eq!(socket.tcp_keepalive_interval().unwrap(), Duration::from_secs(7));
+            assert_eq!(socket.tcp_keepalive_retries().unwrap(), 4);
+            assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(9)));
         }
     }
 }

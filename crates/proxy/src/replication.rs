@@ -48,17 +48,17 @@ pub(crate) async fn run(
     mut logged_in: LoggedIn,
 ) -> &'static str {
     let config = worker.shared.deps.config.load();
-    let leftover = std::mem::take(&mut logged_in.leftover);
+    let (leftover, due) = (std::mem::take(&mut logged_in.leftover), std::mem::take(&mut logged_in.due));
     let connected = Box::pin(begin(&worker, registered, &logged_in, &config));
     let end = match crate::client::unless_shut_down(registered, connected).await {
         None => Err((End::Drained, logged_in.stream)),
         Some(Err(end)) => Err((end, logged_in.stream)),
-        Some(Ok(begun)) => Ok(begun.session(worker, registered, logged_in.stream, &leftover)),
+        Some(Ok(begun)) => Ok(begun.session(worker, registered, logged_in.stream, (&leftover, &due))),
     };
     match end {
         Ok(session) => Box::pin(session.serve()).await.kind(),
         Err((end, mut stream)) => {
-            let mut out = BytesMut::new();
+            let mut out = due;
             if let Some(error) = end.farewell() {
                 write_error(&mut out, &error);
             }
@@ -177,7 +177,7 @@ impl Begun {
         worker: Arc<Worker>,
         registered: &'a Registered,
         client: Stream,
-        leftover: &[u8],
+        (leftover, due): (&[u8], &[u8]),
     ) -> Relay<'a> {
         let mut relay = Relay {
             worker,
@@ -199,7 +199,7 @@ impl Begun {
         debug_assert!(written.is_ok(), "what a server says can be said again");
         greeting.extend_from_slice(&self.connected.leftover);
         relay.said.feed(&greeting);
-        relay.down = Pipe::with(&greeting);
+        relay.down = Pipe::with(&[due, &greeting].concat());
         relay
     }
 }

@@ -1,6 +1,9 @@
 //! Logs: one line per event, text or JSON, with the level, the format and the destination changeable while
 //! the process runs.
 //!
+//! Names and texts come from clients and servers: an event is one line whatever they hold, and none reaches a terminal
+//! as an order to it.
+//!
 //! Events carry their own fields (`session`, `node`, `reason` ...); JSON lines leave spans out, so that the
 //! format can change at any moment.
 
@@ -193,12 +196,33 @@ impl<'a> MakeWriter<'a> for Output {
 /// Writes one line; the layer hands over whole lines.
 struct LineWriter(Arc<Target>);
 
+/// The line with what is no text escaped; `None` when there is nothing to escape.
+fn one_line(line: &[u8]) -> Option<String> {
+    let body = line.strip_suffix(b"\n").unwrap_or(line);
+    // C1 control characters begin with 0xc2 in UTF-8; other letters do too.
+    if !body.iter().any(|byte| byte.is_ascii_control() || *byte == 0xc2) {
+        return None;
+    }
+    let mut escaped = String::with_capacity(line.len() + 16);
+    for letter in String::from_utf8_lossy(body).chars() {
+        match letter.is_control() {
+            true => escaped.extend(letter.escape_default()),
+            false => escaped.push(letter),
+        }
+    }
+    escaped.push('\n');
+    Some(escaped)
+}
+
 impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let escaped = one_line(line);
+        let text = escaped.as_deref().map_or(line, str::as_bytes);
         match &self.0.file {
-            Some(file) => file.lock().write(line),
-            None => io::stderr().write(line),
+            Some(file) => file.lock().write_all(text)?,
+            None => io::stderr().write_all(text)?,
         }
+        Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -276,6 +300,19 @@ mod tests {
         );
         assert!(rotated.contains(r#""message":"logout","session":8,"reason":"it said \"no\"""#), "{rotated}");
         assert!(second.lines().count() == 1 && second.contains("after the rotation"), "{second}");
+    }
+
+    #[test]
+    fn an_event_is_one_line_of_text() {
+        assert_eq!(one_line("plain, and caf\u{e9}\n".as_bytes()), None);
+        assert_eq!(one_line("£5\n".as_bytes()).as_deref(), Some("£5\n"));
+        for (text, written) in [
+            ("user x\n2026 INFO all is well\n", "user x\\n2026 INFO all is well\n"),
+            ("\u{1b}[2J\r\t\u{7f}\u{9b}1m\n", "\\u{1b}[2J\\r\\t\\u{7f}\\u{9b}1m\n"),
+            ("no end\nof it", "no end\\nof it\n"),
+        ] {
+            assert_eq!(one_line(text.as_bytes()).as_deref(), Some(written));
+        }
     }
 
     #[test]

@@ -4,16 +4,25 @@ import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.util.Properties;
 
-/** pgjdbc: logs in by every method and mode of TLS. Arguments: HOST PORT ROOT_CERT. A line a way: name, tab, ok or error. */
+/** pgjdbc: logs in by every method and mode of TLS. Arguments: HOST PORT ROOT_CERT CERT KEY. A line a way: name, tab, ok or error. */
 public final class Logins {
     private static String host;
     private static String port;
     private static String root;
+    private static String[] own;
 
     public static void main(String[] args) {
         host = args[0];
         port = args[1];
         root = args[2];
+        own = new String[] {"sslcert", args[3], "sslkey", args[4] + ".pk8"};
+        for (String mode : new String[] {"disable", "allow", "prefer", "require", "verify-ca", "verify-full"}) {
+            say("trust " + mode, "c_trust", "wrong", "sslmode", mode);
+        }
+        for (String mode : new String[] {"require", "verify-ca", "verify-full"}) {
+            say("cert " + mode, "c_cert", "bench", "sslmode", mode, own[0], own[1], own[2], own[3]);
+        }
+        say("cert of nobody refused", "c_cert", "bench", "sslmode", "require", "sslcert", "/nowhere", "sslkey", "/nowhere");
         for (String method : new String[] {"password", "md5", "scram"}) {
             for (String mode : new String[] {"disable", "allow", "prefer", "require", "verify-ca", "verify-full"}) {
                 say(method + " " + mode, "c_" + method, "bench", "sslmode", mode);

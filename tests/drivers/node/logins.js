@@ -1,10 +1,10 @@
-// node-postgres: logs in by every method and mode of TLS. argv: HOST PORT ROOT_CERT. A line a way: name, tab, ok or error.
+// node-postgres: logs in by every method and mode of TLS. argv: HOST PORT ROOT_CERT CERT KEY. A line a way: name, tab, ok or error.
 
 const fs = require('fs');
 const pg = require('pg');
 
-const [host, port, root] = process.argv.slice(2);
-const ca = fs.readFileSync(root);
+const [host, port, ...files] = process.argv.slice(2);
+const [ca, cert, key] = files.map((file) => fs.readFileSync(file));
 const modes = {
   disable: false,
   require: { rejectUnauthorized: false },
@@ -32,11 +32,18 @@ async function say(way, run) {
 }
 
 (async () => {
+  for (const [name, ssl] of Object.entries(modes)) {
+    await say(`trust ${name}`, () => go('c_trust', ssl, { password: 'wrong' }));
+  }
+  await say('cert require', () => go('c_cert', { ...modes.require, cert, key }));
+  await say('cert verify-full', () => go('c_cert', { ...modes['verify-full'], cert, key }));
+  await say('cert of nobody refused', () => go('c_cert', modes.require));
   for (const method of ['password', 'md5', 'scram']) {
     for (const [name, ssl] of Object.entries(modes)) {
       await say(`${method} ${name}`, () => go(`c_${method}`, ssl));
     }
     await say(`${method} wrong`, () => go(`c_${method}`, false, { password: 'wrong' }));
   }
+  await say('scram direct', () => go('c_scram', modes['verify-full'], { sslnegotiation: 'direct' }));
   await say('scram binding', () => go('c_scram', modes['verify-full'], { enableChannelBinding: true }));
 })();

@@ -6,12 +6,14 @@ import sys
 
 import asyncpg
 
-HOST, PORT, ROOT = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+HOST, PORT, ROOT, CERT, KEY = sys.argv[1], int(sys.argv[2]), *sys.argv[3:6]
 METHODS = ("password", "md5", "scram")
 
 
-def context(verify):
+def context(verify, own=False):
     made = ssl.create_default_context(cafile=ROOT)
+    if own:
+        made.load_cert_chain(CERT, KEY)
     made.check_hostname = verify
     made.verify_mode = ssl.CERT_REQUIRED if verify else ssl.CERT_NONE
     return made
@@ -28,9 +30,9 @@ def ways():
                 await conn.close()
         return asyncio.run(run())
 
-    def go_direct(database):
+    def go_direct(database, own=False):
         async def run():
-            secure = context(True)
+            secure = context(True, own)
             secure.set_alpn_protocols(["postgresql"])
             conn = await asyncpg.connect(host=HOST, port=PORT, database=database, user="bench", password="bench",
                                          ssl=secure, direct_tls=True, timeout=10)
@@ -40,6 +42,12 @@ def ways():
                 await conn.close()
         return asyncio.run(run())
 
+    for name, secure in (("disable", False), ("require", context(False)), ("verify-full", context(True))):
+        yield f"trust {name}", lambda s=secure: go("c_trust", s, "wrong")
+    yield "cert require", lambda: go("c_cert", context(False, True))
+    yield "cert verify-full", lambda: go("c_cert", context(True, True))
+    yield "cert direct", lambda: go_direct("c_cert", True)
+    yield "cert of nobody refused", lambda: go("c_cert", context(True))
     for method in METHODS:
         for name, secure in (("disable", False), ("require", context(False)), ("verify-full", context(True))):
             yield f"{method} {name}", lambda m=method, s=secure: go(f"c_{m}", s)

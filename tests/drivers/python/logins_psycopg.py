@@ -1,13 +1,14 @@
-"""psycopg, with the libpq of its wheel: logs in by every method and mode of TLS. argv: HOST PORT ROOT_CERT. A line a way: name, tab,
-ok or the error. The databases c_password, c_md5 and c_scram stand for methods.
+"""psycopg, with the libpq of its wheel: logs in by every method and mode of TLS. argv: HOST PORT ROOT_CERT CERT KEY. A line a way: name, tab,
+ok or the error. The databases c_trust, c_password, c_md5, c_scram and c_cert stand for methods.
 """
 
 import sys
 
 import psycopg
 
-HOST, PORT, ROOT = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+HOST, PORT, ROOT, CERT, KEY = sys.argv[1], int(sys.argv[2]), *sys.argv[3:6]
 METHODS = ("password", "md5", "scram")
+NAMES = {"trust": "none", "password": "password", "md5": "md5", "scram": "scram-sha-256"}
 
 
 def ways():
@@ -17,8 +18,14 @@ def ways():
         with psycopg.connect(host=HOST, port=PORT, dbname=database, user="bench", password=password, **options) as conn:
             return conn.execute("select 1").fetchone()[0]
 
+    modes = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+    for mode in modes:
+        yield f"trust {mode}", lambda s=mode: go("c_trust", password="wrong", sslmode=s, sslrootcert=ROOT)
+    for mode in ("prefer", "require", "verify-ca", "verify-full"):
+        yield f"cert {mode}", lambda s=mode: go("c_cert", sslmode=s, sslrootcert=ROOT, sslcert=CERT, sslkey=KEY)
+    yield "cert of nobody refused", lambda: go("c_cert", sslmode="require")
     for method in METHODS:
-        for mode in ("disable", "prefer", "require", "verify-ca", "verify-full"):
+        for mode in modes:
             yield f"{method} {mode}", lambda m=method, s=mode: go(f"c_{m}", sslmode=s, sslrootcert=ROOT)
         yield f"{method} wrong", lambda m=method: go(f"c_{m}", password="wrong", sslmode="require")
     for binding in ("disable", "prefer", "require"):
@@ -26,8 +33,18 @@ def ways():
     if libpq >= 170000:
         yield "scram direct", lambda: go("c_scram", sslmode="verify-full", sslrootcert=ROOT, sslnegotiation="direct",
                                          channel_binding="require")
+        yield "cert direct", lambda: go("c_cert", sslmode="verify-full", sslrootcert=ROOT, sslnegotiation="direct",
+                                        sslcert=CERT, sslkey=KEY)
     if libpq >= 160000:
-        yield "require_auth", lambda: go("c_scram", sslmode="require", require_auth="scram-sha-256")
+        for method, name in NAMES.items():
+            yield f"{method} require_auth", lambda m=method, n=name: go(f"c_{m}", sslmode="require", require_auth=n)
+            yield f"{method} require_auth refused", lambda m=method, n=name: go(f"c_{m}", require_auth=f"!{n}")
+    if libpq >= 180000:
+        for method in NAMES:
+            for version in ("3.0", "3.2", "latest"):
+                yield f"{method} protocol {version}", lambda m=method, v=version: go(f"c_{m}", max_protocol_version=v)
+            yield f"{method} at least 3.2", lambda m=method: go(f"c_{m}", min_protocol_version="3.2",
+                                                                max_protocol_version="3.2")
 
 
 for way, run in ways():

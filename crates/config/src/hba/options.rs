@@ -74,6 +74,8 @@ pub struct Ldap {
 pub struct Pam {
     /// The service; `postgresql` when none is given.
     pub service: Option<String>,
+    /// The modules are told the name of the client's address, where it has one.
+    pub by_name: bool,
 }
 
 /// All of a line's options.
@@ -121,9 +123,9 @@ impl Options {
                     options.map = Some(value.to_owned());
                     Ok(())
                 }
-                "pamservice" if method == Method::Pam => {
-                    options.pam.service = Some(value.to_owned());
-                    Ok(())
+                "pamservice" if method == Method::Pam => options.pam.service(value),
+                "pam_use_hostname" if method == Method::Pam => {
+                    flag(value).map(|by_name| options.pam.by_name = by_name)
                 }
                 _ if method == Method::Ldap => options.ldap.set(name, value),
                 _ => Err((name.to_owned(), "an option that this method has, on this type of line")),
@@ -158,6 +160,25 @@ impl Options {
     }
 }
 
+fn flag(value: &str) -> Result<bool, (String, &'static str)> {
+    match value {
+        "1" => Ok(true),
+        "0" => Ok(false),
+        _ => Err((value.to_owned(), "0 or 1")),
+    }
+}
+
+impl Pam {
+    /// The name of a file: libpam would look elsewhere for a path.
+    fn service(&mut self, value: &str) -> Read {
+        if value.is_empty() || value.contains(['/', '\0']) {
+            return Err((value.to_owned(), "the name of a service"));
+        }
+        self.service = Some(value.to_owned());
+        Ok(())
+    }
+}
+
 impl Ldap {
     fn set(&mut self, name: &str, value: &str) -> Read {
         let text = value.to_owned();
@@ -175,11 +196,7 @@ impl Ldap {
                 }
             }
             "ldaptls" => {
-                self.tls = match value {
-                    "1" => true,
-                    "0" => false,
-                    _ => return Err((text, "0 or 1")),
-                }
+                self.tls = flag(value)?;
             }
             "ldapprefix" => self.prefix = text,
             "ldapsuffix" => self.suffix = text,

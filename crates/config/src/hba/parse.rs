@@ -15,9 +15,8 @@ pub(super) type Refused = (&'static str, String, String);
 /// Methods that PostgreSQL knows and this version does not carry out.
 const OTHER_METHODS: &[&str] = &["gss", "sspi", "ident", "radius", "bsd", "oauth", "crypt"];
 
-const METHODS: &str = "trust, reject, password, md5, scram-sha-256, cert, peer or ldap";
-const ADDRESS: &str =
-    "all, samehost, samenet, an address with a prefix length such as 10.0.0.0/8, or an address and a mask";
+const METHODS: &str = "trust, reject, password, md5, scram-sha-256, cert, peer, ldap or pam";
+const ADDRESS: &str = "all, samehost, samenet, an address with a prefix length such as 10.0.0.0/8, an address and a mask, or a host's name";
 /// Files of names inside files of names go this deep.
 const MAX_DEPTH: usize = 8;
 
@@ -176,13 +175,7 @@ fn addresses(fields: &mut impl Iterator<Item = Field>) -> Result<Addresses, Refu
             _ => refused("address", &token, ADDRESS),
         };
     }
-    let Ok(address) = token.text.parse::<IpAddr>() else {
-        return refused(
-            "address",
-            &token,
-            format!("{ADDRESS} (host names are not supported by this version)"),
-        );
-    };
+    let Ok(address) = token.text.parse::<IpAddr>() else { return host(&token) };
     let mask_token = single("mask", fields.next())?;
     match (address, mask_token.text.parse::<IpAddr>()) {
         (IpAddr::V4(_), Ok(mask @ IpAddr::V4(_))) | (IpAddr::V6(_), Ok(mask @ IpAddr::V6(_))) => {
@@ -193,6 +186,18 @@ fn addresses(fields: &mut impl Iterator<Item = Field>) -> Result<Addresses, Refu
             &mask_token,
             format!("a mask such as 255.255.255.0 for {address}, or {address}/24"),
         ),
+    }
+}
+
+/// A name, or the end of names behind a dot. PostgreSQL takes whatever is no address; what can be no name is refused
+/// here, for it would be a rule that never matches.
+fn host(token: &Token) -> Result<Addresses, Refused> {
+    let letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    let is_number = token.text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    match token.text.strip_prefix('.') {
+        _ if is_number || !token.text.bytes().all(letter) => refused("address", token, ADDRESS),
+        Some(_) => Ok(Addresses::Domain(token.text.clone())),
+        None => Ok(Addresses::Host(token.text.clone())),
     }
 }
 
@@ -227,13 +232,7 @@ fn method(token: &Token, transport: Transport) -> Result<Method, Refused> {
         "peer" if transport == Transport::Local => Method::Peer,
         "peer" => return refused("method", token, "peer on local lines only"),
         "ldap" => Method::Ldap,
-        "pam" => {
-            return refused(
-                "method",
-                token,
-                format!("{METHODS} (method pam is not supported by this version)"),
-            );
-        }
+        "pam" => Method::Pam,
         other if OTHER_METHODS.contains(&other) => {
             return refused(
                 "method",

@@ -115,7 +115,8 @@ fn refuses_by_line_and_field() {
         ("local all", "user: found the end of the line, expected a user"),
         ("local all all", "method: found the end of the line, expected a method"),
         ("host all all", "address: found the end of the line"),
-        ("host all all trust", "address: found \"trust\", expected all, samehost, samenet, an address"),
+        // PostgreSQL too takes that for a host's name.
+        ("host all all trust", "method: found the end of the line, expected a method"),
         ("host all all 10.0.0.0/33 trust", "address: found \"10.0.0.0/33\""),
         ("host all all 10.0.0.0/+8 trust", "address: found \"10.0.0.0/+8\""),
         ("host all all 10.0.0.0/ trust", "address: found \"10.0.0.0/\""),
@@ -124,8 +125,14 @@ fn refuses_by_line_and_field() {
         ("host all all fe80::1%eth0/64 trust", "address: found \"fe80::1%eth0/64\""),
         ("host all all 10.0.0.1 trust", "mask: found \"trust\", expected a mask"),
         ("host all all 10.0.0.1 ffff:: trust", "mask: found \"ffff::\""),
-        ("host all all db.example.org trust", "address: found \"db.example.org\", expected all"),
-        ("host all all .example.org trust", "address: found \".example.org\""),
+        (
+            "host all all 10.0.0.256 trust",
+            "address: found \"10.0.0.256\", expected all, samehost, samenet, an address",
+        ),
+        ("host all all . trust", "address: found \".\""),
+        ("host all all db.example.org/24 trust", "address: found \"db.example.org/24\""),
+        ("host all all http://x trust", "address: found \"http://x\""),
+        ("host all all a,b trust", "address: found a list"),
         (
             "local @dbs all trust",
             "database: found @dbs (a file that cannot be read here), expected a file of names",
@@ -147,6 +154,9 @@ fn refuses_by_line_and_field() {
             "local all all ldap ldapserver=x pamservice=y",
             "option: found \"pamservice\", expected an option of ldap",
         ),
+        ("local all all pam pamservice=../x", "option: found \"../x\", expected the name of a service"),
+        ("local all all pam pam_use_hostname=yes", "option: found \"yes\", expected 0 or 1"),
+        ("local all all md5 pamservice=x", "option: found \"pamservice\", expected an option that this"),
         (
             "hostssl all all all cert clientcert=verify-ca",
             "option: found \"verify-ca\", expected verify-full",
@@ -166,7 +176,7 @@ fn refuses_by_line_and_field() {
 
 #[test]
 fn every_method_that_is_not_built_is_named() {
-    for method in ["gss", "sspi", "ident", "radius", "pam", "bsd"] {
+    for method in ["gss", "sspi", "ident", "radius", "bsd", "oauth"] {
         let told = Rules::parse(&format!("local all all {method}"), "hba").unwrap_err().to_string();
         assert!(told.contains(&format!("method {method} is not supported by this version")), "{told}");
     }
@@ -174,7 +184,7 @@ fn every_method_that_is_not_built_is_named() {
 
 #[test]
 fn a_file_is_refused_whole_with_every_error() {
-    let errors = Rules::parse("local all all trust\nlocal all all pam\nhost x\n", "hba").unwrap_err();
+    let errors = Rules::parse("local all all trust\nlocal all all gss\nhost x\n", "hba").unwrap_err();
     assert_eq!(errors.iter().map(|error| error.line).collect::<Vec<_>>(), [Some(2), Some(3)]);
 }
 
@@ -185,8 +195,13 @@ fn members_of_roles_match_as_far_as_they_are_known() {
     assert!(!self::rules("local all \"+x\" password\n").uses_groups());
     let found = |database, user, groups: &[&str]| {
         let groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
-        let request = Request { conn: &ConnKind::Local, database, user, replication: false, groups: &groups };
-        rules.find_for(&request).map(|rule| rule.method)
+        let host = HostName::NotAsked;
+        let request =
+            Request { conn: &ConnKind::Local, database, user, replication: false, groups: &groups, host };
+        match rules.find_for(&request) {
+            Found::Rule(rule) => Some(rule.method),
+            Found::Nothing | Found::AskForName => None,
+        }
     };
     assert_eq!(found("d", "joe", &["joe", "dba"]), Some(Method::Trust));
     assert_eq!(found("dba", "joe", &["joe"]), None);
@@ -213,6 +228,55 @@ fn this_machines_addresses_and_networks() {
         assert_eq!(at(text).find(&tcp(client), "d", "u", false).is_some(), matches, "{text} {client}");
     }
     assert!(rules("host all all samehost trust").find(&tcp("10.1.2.3"), "d", "u", false).is_none());
+}
+
+#[test]
+fn names_of_addresses_are_asked_for_when_a_rule_needs_one() {
+    let rules = rules(
+        "host  app  all .example.com    md5\n\
+         host  all  joe DB1.Example.com password\n\
+         local all  all trust\n\
+         host  all  all \"samehost\"     reject\n\
+         host  all  zoe 10.0.0.0/8      trust\n",
+    );
+    let client = tcp("10.1.2.3");
+    let found = |database, user, host| {
+        let request = Request { conn: &client, database, user, replication: false, groups: &[], host };
+        match rules.find_for(&request) {
+            Found::Rule(rule) => format!("{:?}", rule.method),
+            other => format!("{other:?}"),
+        }
+    };
+    let (asked, nameless) = (HostName::NotAsked, HostName::Nameless);
+    let named = HostName::Verified;
+    for (database, user, host, expected) in [
+        ("app", "x", asked, "AskForName"),
+        ("app", "x", nameless, "Nothing"),
+        ("app", "x", named("db1.EXAMPLE.com"), "Md5"),
+        ("app", "x", named(".example.com"), "Md5"),
+        ("app", "x", named("example.com"), "Nothing"),
+        ("app", "x", named("com"), "Nothing"),
+        ("app", "x", named("db1.example.com.evil.org"), "Nothing"),
+        ("app", "joe", named("db1.example.com"), "Md5"),
+        ("other", "joe", named("db1.example.com"), "Password"),
+        ("other", "joe", named("db2.example.com"), "Nothing"),
+        ("other", "joe", named("xdb1.example.com"), "Nothing"),
+        ("other", "x", named("samehost"), "Reject"),
+        // Every rule that is for others is passed over without a question.
+        ("other", "zoe", asked, "AskForName"),
+        ("other", "zoe", nameless, "Trust"),
+    ] {
+        assert_eq!(found(database, user, host), expected, "{database} {user} {host:?}");
+    }
+    let local = Request {
+        conn: &ConnKind::Local,
+        database: "app",
+        user: "x",
+        replication: false,
+        groups: &[],
+        host: asked,
+    };
+    assert!(matches!(rules.find_for(&local), Found::Rule(rule) if rule.line == 3), "sockets have no names");
 }
 
 #[test]
@@ -245,7 +309,8 @@ fn options_are_read() {
         "hostssl all all all cert map=m clientname=DN\n\
          hostssl all all all md5 clientcert=verify-ca\n\
          host all all all ldap ldapserver=\"a b\" ldapport=1389 ldaptls=1 ldapprefix=\"cn=\" ldapsuffix=\", dc=x\"\n\
-         host all all all ldap ldapurl=\"ldaps://dir.example:636/dc=x??sub?(cn=$username)\"\n",
+         host all all all ldap ldapurl=\"ldaps://dir.example:636/dc=x??sub?(cn=$username)\"\n\
+         host all all all pam pamservice=db pam_use_hostname=1\n",
     );
     let all: Vec<&Rule> = rules.iter().collect();
     assert_eq!(all[0].options.map.as_deref(), Some("m"));
@@ -258,6 +323,7 @@ fn options_are_read() {
         (&["a".to_owned(), "b".to_owned()][..], Some(1389), true)
     );
     assert_eq!((simple.prefix.as_str(), simple.suffix.as_str()), ("cn=", ", dc=x"));
+    assert_eq!((all[4].options.pam.service.as_deref(), all[4].options.pam.by_name), (Some("db"), true));
     let told = Rules::parse("host all all all ldap ldapurl=ldap://h/dc=x?uid?sub?(cn=$username)", "hba");
     assert!(told.is_err(), "an attribute and a filter");
 }

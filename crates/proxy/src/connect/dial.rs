@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
@@ -57,8 +58,8 @@ impl Keepalive {
     ///
     /// # Errors
     /// Those of the socket's options.
-    pub fn watch(&self, stream: &TcpStream) -> io::Result<()> {
-        let socket = SockRef::from(stream);
+    pub fn watch(&self, socket: &impl AsFd) -> io::Result<()> {
+        let socket = SockRef::from(socket);
         let probes =
             TcpKeepalive::new().with_time(self.idle).with_interval(self.interval).with_retries(self.count);
         socket.set_tcp_keepalive(&probes)?;

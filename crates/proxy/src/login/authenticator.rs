@@ -15,6 +15,8 @@ use rand::Rng;
 use tokio::time::Instant;
 
 use super::LoginError;
+use super::names::HostNames;
+use super::pam::Helpers;
 use crate::connect::nonce;
 use crate::registry::Peer;
 use crate::throttle::{Throttle, Verdict};
@@ -27,6 +29,8 @@ pub struct Authenticator {
     process_secret: [u8; 32],
     verifiers: Mutex<HashMap<String, Derived>>,
     throttle: Throttle,
+    pub(super) names: HostNames,
+    pub(super) helpers: Helpers,
 }
 
 /// A verifier, and the password it was made from: another one makes it stale.
@@ -55,6 +59,8 @@ impl Authenticator {
             process_secret: rand::rng().random(),
             verifiers: Mutex::default(),
             throttle: Throttle::default(),
+            names: HostNames::default(),
+            helpers: Helpers::default(),
         }
     }
 

@@ -8,7 +8,7 @@ use protocol::error::{ClientFacing, PgError, write_error};
 use protocol::sqlstate::SqlState;
 use protocol::startup::StartupError;
 
-use super::Outside;
+use super::{Fault, Outside};
 use crate::lookup::LookupError;
 
 /// See the module's documentation.
@@ -68,6 +68,8 @@ pub enum LoginError {
     Outside {
         /// Who checked.
         method: Outside,
+        /// Whose fault it is.
+        fault: Fault,
         /// Who it claimed to be.
         user: String,
         /// Where it wanted to.
@@ -144,6 +146,7 @@ impl LoginError {
         "certificate",
         "peer",
         "ldap",
+        "pam",
         "lookup",
         "too_many_failures",
         "tls",
@@ -169,6 +172,7 @@ impl LoginError {
                 Outside::Certificate => "certificate",
                 Outside::Peer => "peer",
                 Outside::Ldap => "ldap",
+                Outside::Pam => "pam",
             },
             Self::Lookup { .. } => "lookup",
             Self::TooManyFailures(_) => "too_many_failures",
@@ -185,7 +189,9 @@ impl LoginError {
     pub(super) fn is_wrong_secret(&self) -> bool {
         match self {
             Self::Auth { error, .. } => error.is_wrong_secret(),
-            Self::Outside { method, .. } => *method == Outside::Ldap,
+            Self::Outside { method, fault, .. } => {
+                matches!(method, Outside::Ldap | Outside::Pam) && *fault == Fault::Client
+            }
             _ => false,
         }
     }

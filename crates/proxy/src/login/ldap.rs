@@ -13,21 +13,12 @@ use ldap3::{
 };
 use tokio::time::timeout;
 
+use super::outside::Answer;
+
 /// How long one server may take for one connection.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 /// "Invalid credentials" (RFC 4511, appendix A).
 const INVALID_CREDENTIALS: u32 = 49;
-
-/// What a directory says.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// The password is the user's.
-    Right,
-    /// It is not, or there is no such user.
-    Wrong(String),
-    /// It could not be asked.
-    Failed(String),
-}
 
 /// Asks.
 pub(super) async fn check(ldap: &Ldap, user: &str, password: &str) -> Answer {

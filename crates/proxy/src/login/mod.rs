@@ -7,7 +7,9 @@
 mod authenticator;
 mod error;
 mod ldap;
+mod names;
 mod outside;
+mod pam;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -28,7 +30,7 @@ use crate::stream::Stream;
 use crate::tls::{CertificateNames, ServerTls};
 pub use authenticator::Authenticator;
 pub use error::LoginError;
-use outside::{Claim, Outside};
+use outside::{Claim, Fault, Outside};
 use rules::Proof;
 use wire::Wire;
 
@@ -48,6 +50,16 @@ pub struct LoginContext<'a> {
     pub tls: Option<&'a ServerTls>,
     /// Knows users who are not in `pool_passwd`.
     pub lookups: Option<&'a Lookups>,
+}
+
+impl LoginContext<'_> {
+    /// What the client's address is called, where the name leads back to it.
+    async fn host_name(&self) -> Option<String> {
+        match self.peer {
+            Peer::Tcp(address) => self.authenticator.names.of(address.ip().to_canonical()).await,
+            Peer::Unix => None,
+        }
+    }
 }
 
 /// What TLS says of the client.
@@ -75,13 +87,15 @@ pub enum Outcome {
     },
 }
 
-/// A client that has been sent AuthenticationOk, and nothing after it.
+/// A client that is in. It has not been told so yet: what it is told next goes out in the same write, as in PostgreSQL.
 #[derive(Debug)]
 pub struct LoggedIn {
     /// The connection.
     pub stream: Stream,
     /// What the client sent behind its last message of the login.
     pub leftover: BytesMut,
+    /// What it is to be sent first: the end of its login, with AuthenticationOk.
+    pub due: BytesMut,
     /// As whom.
     pub user: String,
     /// To which database: the user's name when it named none, [`PHYSICAL`] for physical replication.
@@ -102,28 +116,33 @@ pub struct LoggedIn {
     pub secret: Option<Secret>,
 }
 
-/// Takes a fresh connection through start-up and authentication. On success the client has been sent
-/// AuthenticationOk; ParameterStatus, BackendKeyData and ReadyForQuery are the session's to send.
+/// Takes a fresh connection, of which `early` was read already, through start-up and authentication. On success
+/// AuthenticationOk is due; it, ParameterStatus, BackendKeyData and ReadyForQuery are the session's to send.
 ///
 /// # Errors
 /// See [`LoginError`]; the client has been told, as far as it is to be told anything.
-pub async fn login(stream: Stream, context: &LoginContext<'_>) -> Result<Outcome, LoginError> {
-    let mut wire = Wire::new(stream);
+pub async fn login(
+    stream: Stream,
+    early: BytesMut,
+    context: &LoginContext<'_>,
+) -> Result<Outcome, LoginError> {
+    let mut wire = Wire::new(stream, early);
     let mut progress = Progress::default();
     let limit = context.config.authentication_timeout;
     let entering = Box::pin(enter(&mut wire, context, &mut progress));
     let entered = timeout(limit, entering).await.unwrap_or(Err(LoginError::TimedOut));
     match entered {
         Ok(Entered::Cancel { pid, secret }) => {
-            let (stream, _) = wire.into_parts().ok_or(LoginError::Closed)?;
+            let (stream, ..) = wire.into_parts().ok_or(LoginError::Closed)?;
             Ok(Outcome::Cancel { stream, pid, secret })
         }
         Ok(Entered::Client(message, proven, settings)) => {
             let Proven { learned, secret } = *proven;
-            let (stream, leftover) = wire.into_parts().ok_or(LoginError::Closed)?;
+            let (stream, leftover, due) = wire.into_parts().ok_or(LoginError::Closed)?;
             let logged_in = LoggedIn {
                 stream,
                 leftover,
+                due,
                 application_name: application_name(&settings),
                 user: progress.user,
                 database: match message.replication {
@@ -188,7 +207,6 @@ async fn enter(
     // As in PostgreSQL settings are judged only after the client is known.
     let settings = settings(&message)?;
     write::authentication_ok(wire.out());
-    wire.send().await?;
     Ok(Entered::Client(message, Box::new(proven), settings))
 }
 
@@ -249,7 +267,7 @@ async fn authenticate(
     let Progress { user, database, .. } = progress;
     let groups = groups_of(context, user).await?;
     let application = rules::Application { user, database, replication, secured, groups: &groups };
-    let judgement = rules::judge(context, &application)?;
+    let judgement = rules::judge(context, &application).await?;
     if judgement.tries_password() {
         context.authenticator.admit(context.peer, user).await?;
     }
@@ -258,15 +276,15 @@ async fn authenticate(
     if let Some(claim) = &claim {
         outside::certificate(context, claim, secured)?;
     }
-    let learned = match (judgement.proof(secret.as_ref()), &claim) {
+    let learned = match (judgement.proof(secret.as_ref(), &context.config.secrets), &claim) {
         (Proof::Peer, Some(claim)) => outside::peer(context, claim, wire).await.map(|()| Learned::Nothing),
-        (Proof::Directory, Some(claim)) => outside::directory(claim, wire).await,
+        (Proof::Password(method), Some(claim)) => outside::password(context, claim, method, wire).await,
         (Proof::Ours(method), _) => {
             let stored = secret.as_ref().map(|secret| context.authenticator.stored(user, secret, method));
             exchange(wire, context, progress, (method, stored)).await
         }
         // Its certificate was looked at above, as the rule demands.
-        (Proof::Certificate | Proof::Peer | Proof::Directory, _) => Ok(Learned::Nothing),
+        (Proof::Certificate | Proof::Peer | Proof::Password(_), _) => Ok(Learned::Nothing),
     };
     match &learned {
         Ok(_) if judgement.tries_password() => context.authenticator.succeeded(context.peer, user),

@@ -1,4 +1,4 @@
-//! Proofs that are not ours to check: certificates, the operating system's word, a directory.
+//! Proofs that are not ours to check: certificates, the operating system's word, a directory, the system's modules.
 
 use config::hba::{CertName, ClientCert, IdentMaps, Rule};
 use nix::unistd::{Uid, User};
@@ -6,9 +6,9 @@ use protocol::auth::{Learned, password_of};
 use protocol::write;
 use telemetry::off_thread;
 
-use super::ldap::{self, Answer};
 use super::wire::Wire;
 use super::{LoginContext, LoginError, Secured};
+use super::{ldap, pam};
 
 /// Who claims what, under which rule.
 pub(super) struct Claim<'a> {
@@ -20,8 +20,13 @@ pub(super) struct Claim<'a> {
 
 impl Claim<'_> {
     fn refuse(&self, method: Outside, reason: impl ToString) -> LoginError {
+        self.refuse_for(method, Fault::Client, reason)
+    }
+
+    fn refuse_for(&self, method: Outside, fault: Fault, reason: impl ToString) -> LoginError {
         LoginError::Outside {
             method,
+            fault,
             user: self.user.to_owned(),
             database: self.database.to_owned(),
             line: self.rule.line,
@@ -43,6 +48,28 @@ pub enum Outside {
     Peer,
     /// A directory.
     Ldap,
+    /// The system's modules.
+    Pam,
+}
+
+/// Whose fault it is that a proof failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The client's: it looks like a guess.
+    Client,
+    /// Theirs who could not be asked.
+    Checker,
+}
+
+/// What those say who check a password.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The password is the user's.
+    Right,
+    /// It is not, or there is no such user.
+    Wrong(String),
+    /// They could not be asked.
+    Failed(String),
 }
 
 impl Outside {
@@ -53,6 +80,7 @@ impl Outside {
             Self::Certificate => "certificate",
             Self::Peer => "Peer",
             Self::Ldap => "LDAP",
+            Self::Pam => "PAM",
         }
     }
 }
@@ -103,18 +131,29 @@ pub(super) async fn peer(
     }
 }
 
-/// A directory checks the password.
-pub(super) async fn directory(claim: &Claim<'_>, wire: &mut Wire) -> Result<Learned, LoginError> {
+/// A directory or the system's modules check the password.
+pub(super) async fn password(
+    context: &LoginContext<'_>,
+    claim: &Claim<'_>,
+    method: Outside,
+    wire: &mut Wire,
+) -> Result<Learned, LoginError> {
     write::authentication_cleartext_password(wire.out());
     wire.send().await?;
     let message = wire.password_message().await?;
     let wrong =
         |error| LoginError::Auth { error, user: claim.user.to_owned(), database: claim.database.to_owned() };
     let password = password_of(&message).map_err(wrong)?.to_vec();
-    let text = String::from_utf8(password.clone())
-        .map_err(|_| claim.refuse(Outside::Ldap, "the password is not UTF-8"))?;
-    match ldap::check(&claim.rule.options.ldap, claim.user, &text).await {
+    let answer = match method {
+        Outside::Pam => pam::check(context, &claim.rule.options.pam, claim.user, &password).await,
+        _ => match std::str::from_utf8(&password) {
+            Ok(text) => ldap::check(&claim.rule.options.ldap, claim.user, text).await,
+            Err(_) => Answer::Wrong("the password is not UTF-8".to_owned()),
+        },
+    };
+    match answer {
         Answer::Right => Ok(Learned::Password(password)),
-        Answer::Wrong(reason) | Answer::Failed(reason) => Err(claim.refuse(Outside::Ldap, reason)),
+        Answer::Wrong(reason) => Err(claim.refuse(method, reason)),
+        Answer::Failed(reason) => Err(claim.refuse_for(method, Fault::Checker, reason)),
     }
 }

@@ -1,12 +1,12 @@
 //! Which rule decides on a client, and which method it must pass.
 
-use config::hba::{self, ConnKind, Request, Rule};
-use config::secrets::Secret;
+use config::hba::{self, ConnKind, Found, HostName, Request, Rule};
+use config::secrets::{Passwords, Secret};
 use protocol::auth::Method;
 use protocol::startup::Replication;
 
 use super::error::{Applicant, LoginError};
-use super::{LoginContext, Secured};
+use super::{LoginContext, Outside, Secured};
 use crate::registry::Peer;
 
 /// Who wants to come in.
@@ -38,8 +38,8 @@ pub(super) enum Proof {
     Certificate,
     /// By the operating system's word.
     Peer,
-    /// By a password that a directory checks.
-    Directory,
+    /// By a password that others check.
+    Password(Outside),
 }
 
 impl Judgement<'_> {
@@ -58,11 +58,14 @@ impl Judgement<'_> {
 
     /// Whether a password is tried: those who fail are slowed down.
     pub(super) fn tries_password(&self) -> bool {
-        self.needs_secret() || self.rule().is_some_and(|rule| rule.method == hba::Method::Ldap)
+        self.needs_secret()
+            || self.rule().is_some_and(|rule| matches!(rule.method, hba::Method::Ldap | hba::Method::Pam))
     }
 
-    pub(super) fn proof(&self, secret: Option<&Secret>) -> Proof {
+    pub(super) fn proof(&self, secret: Option<&Secret>, others: &Passwords) -> Proof {
         match (self.rule().map(|rule| rule.method), secret) {
+            // As those are asked who are known: by SCRAM where a verifier is stored.
+            (Some(hba::Method::Md5), None) if others.are_mostly_verifiers() => Proof::Ours(Method::Scram),
             (None, Some(Secret::Md5(_))) => Proof::Ours(Method::Md5),
             (None, _) | (Some(hba::Method::ScramSha256), _) => Proof::Ours(Method::Scram),
             (Some(hba::Method::Trust), _) => Proof::Ours(Method::Trust),
@@ -70,22 +73,40 @@ impl Judgement<'_> {
             (Some(hba::Method::Md5), _) => Proof::Ours(Method::Md5),
             (Some(hba::Method::Cert), _) => Proof::Certificate,
             (Some(hba::Method::Peer), _) => Proof::Peer,
-            // Refused in `judge`, or when the file is read: nobody comes here.
-            (Some(hba::Method::Ldap | hba::Method::Pam | hba::Method::Reject), _) => Proof::Directory,
+            (Some(hba::Method::Pam), _) => Proof::Password(Outside::Pam),
+            // Those who are rejected do not come here: `judge` refuses them.
+            (Some(hba::Method::Ldap | hba::Method::Reject), _) => Proof::Password(Outside::Ldap),
         }
     }
 }
 
-/// The first rule that matches decides.
-pub(super) fn judge<'a>(
+/// The first rule that matches decides. Where a rule is for a host's name, the system is asked for that of the client's
+/// address.
+pub(super) async fn judge<'a>(
     context: &LoginContext<'a>,
     application: &Application<'_>,
 ) -> Result<Judgement<'a>, LoginError> {
+    match judged(context, application, HostName::NotAsked)? {
+        Some(judgement) => Ok(judgement),
+        None => {
+            let name = context.host_name().await;
+            let host = name.as_deref().map_or(HostName::Nameless, HostName::Verified);
+            judged(context, application, host)?.ok_or(LoginError::Closed)
+        }
+    }
+}
+
+/// As [`judge`]; none when it depends on the name of the client's address, and nobody has asked for it.
+fn judged<'a>(
+    context: &LoginContext<'a>,
+    application: &Application<'_>,
+    host_name: HostName<'_>,
+) -> Result<Option<Judgement<'a>>, LoginError> {
     let Application { user, database, replication, secured, groups } = *application;
     if context.tls.is_some_and(|tls| tls.required) && !secured.tls && context.peer != Peer::Unix {
         return Err(LoginError::TlsRequired);
     }
-    let Some(rules) = &context.config.hba else { return Ok(Judgement::NoRules) };
+    let Some(rules) = &context.config.hba else { return Ok(Some(Judgement::NoRules)) };
     let physical = replication == Replication::Physical;
     let (kind, host) = match context.peer {
         Peer::Unix => (ConnKind::Local, "[local]".to_owned()),
@@ -100,10 +121,13 @@ pub(super) fn judge<'a>(
         database: (!physical).then(|| database.to_owned()),
         encryption: if secured.tls { "SSL encryption" } else { "no encryption" },
     };
-    let request = Request { conn: &kind, database, user, replication: physical, groups };
-    let rule = rules.find_for(&request).ok_or_else(|| LoginError::NoRule(applicant()))?;
-    match rule.method {
-        hba::Method::Reject => Err(LoginError::RejectedByRule { line: rule.line, applicant: applicant() }),
-        _ => Ok(Judgement::Rule(rule)),
+    let request = Request { conn: &kind, database, user, replication: physical, groups, host: host_name };
+    match rules.find_for(&request) {
+        Found::Nothing => Err(LoginError::NoRule(applicant())),
+        Found::AskForName => Ok(None),
+        Found::Rule(rule) if rule.method == hba::Method::Reject => {
+            Err(LoginError::RejectedByRule { line: rule.line, applicant: applicant() })
+        }
+        Found::Rule(rule) => Ok(Some(Judgement::Rule(rule))),
     }
 }

@@ -45,12 +45,16 @@ fn meet<T: Send + 'static>(
         let authenticator = Authenticator::new();
         let mut result = login(
             stream,
+            BytesMut::new(),
             &LoginContext { config, authenticator: &authenticator, peer, tls: None, lookups: None },
         )
         .await;
         // The client sees the end of what it is sent.
         match &mut result {
-            Ok(Outcome::LoggedIn(client)) => client.stream.shutdown().await.unwrap(),
+            Ok(Outcome::LoggedIn(client)) => {
+                client.stream.write_all(&client.due).await.unwrap();
+                client.stream.shutdown().await.unwrap();
+            }
             Ok(Outcome::Cancel { stream, .. }) => stream.shutdown().await.unwrap(),
             Err(_) => {}
         }

@@ -30,8 +30,9 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn new(stream: Stream) -> Self {
-        Self { stream: Some(stream), input: BytesMut::new(), output: BytesMut::new() }
+    /// `early` was read already.
+    pub(super) fn new(stream: Stream, early: BytesMut) -> Self {
+        Self { stream: Some(stream), input: early, output: BytesMut::new() }
     }
 
     /// What is to be sent.
@@ -44,9 +45,9 @@ impl Wire {
         !self.input.is_empty()
     }
 
-    /// The connection and what was read ahead; `None` when TLS was not established.
-    pub(super) fn into_parts(self) -> Option<(Stream, BytesMut)> {
-        Some((self.stream?, self.input))
+    /// The connection, what was read ahead, and what is to be sent; `None` when TLS was not established.
+    pub(super) fn into_parts(self) -> Option<(Stream, BytesMut, BytesMut)> {
+        Some((self.stream?, self.input, self.output))
     }
 
     /// Whether the first byte is that of a TLS record. It is no start-up packet's: those are not that long.

@@ -121,14 +121,17 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// A session of a client that has logged in and sent `leftover` behind its last login message.
+    /// A session of a client that has logged in, has sent `leftover` behind its last login message, and is to be sent
+    /// `due` first.
     pub(crate) fn new(
         worker: Arc<Worker>,
         client: Registered,
         stream: Stream,
         identity: Identity,
-        leftover: &[u8],
+        (leftover, due): (&[u8], &[u8]),
     ) -> Self {
+        let mut to_client = Out::default();
+        to_client.own(|own| own.extend_from_slice(due));
         let mut config = worker.shared.deps.config.reader();
         let mode = config.load().pool_mode(&identity.database, &identity.user);
         let topology = worker.shared.deps.topology.reader();
@@ -159,7 +162,7 @@ impl Session {
             from_client: Buf::with(leftover),
             to_server: Out::default(),
             from_server: Buf::default(),
-            to_client: Out::default(),
+            to_client,
             skip_to_sync: false,
             again: again::Again::default(),
             running: None,

@@ -57,14 +57,15 @@ impl ServerTls {
         let builder = match &config.ssl_ca_cert {
             None => builder.with_no_client_auth(),
             Some(path) => {
-                let authorities = files::roots(&files::certificates("ssl_ca_cert", path)?);
+                let own = files::certificates("ssl_ca_cert", path)?;
+                let authorities = files::roots(&own);
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider());
                 let verifier = verifier.allow_unauthenticated().build();
                 let inner = verifier.map_err(|error| TlsError::new("ssl_ca_cert", path, error))?;
                 let verifier = match &config.ssl_crl_file {
                     None => inner,
                     Some(path) => {
-                        let revocations = Revocations::read("ssl_crl_file", path)?;
+                        let revocations = Revocations::read("ssl_crl_file", path, &own)?;
                         Arc::new(RevokingVerifier { inner, revocations })
                     }
                 };
