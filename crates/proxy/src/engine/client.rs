@@ -140,14 +140,14 @@ impl Engine {
             out.own(|own| kept.put(own));
             kept.asks().iter().for_each(|ask| self.tracker.push(*ask, Owner::Setup));
             books.prepared.set_unnamed(None);
-            self.setup = Some(self.tracker.last_push());
+            self.setup = self.tracker.last_push();
         }
     }
 
     pub(super) fn inject_query(&mut self, out: &mut Out, sql: &[u8]) {
         out.own(|own| put_query(own, sql));
         self.tracker.push(Ask::Query, Owner::Ours);
-        self.setup = Some(self.tracker.last_push());
+        self.setup = self.tracker.last_push();
     }
 
     /// Ends a batch here of which nothing has run; the client's own Sync ends it elsewhere.

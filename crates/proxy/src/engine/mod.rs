@@ -215,7 +215,7 @@ pub struct Engine {
     /// To inject in front of the next unit: BEGIN that was answered by us.
     begin: Vec<Kept>,
     /// The last message of ours without which the client's are worth nothing.
-    setup: Option<Push>,
+    setup: Push,
     /// Something on its way may change the schema.
     ddl: bool,
     /// What the transaction does to the catalog.
@@ -334,8 +334,7 @@ impl Engine {
     /// Settings of ours, or a BEGIN, have not been answered.
     #[must_use]
     pub fn sets_up(&self) -> bool {
-        let answers = self.tracker.next_push();
-        self.setup.is_some_and(|last| answers.is_some_and(|next| next <= last))
+        self.tracker.next_push().is_some_and(|next| next <= self.setup)
     }
 
     /// The server refused a statement because its columns are others than when it was parsed.
@@ -378,7 +377,7 @@ impl Engine {
         self.settings.bind();
         self.server_rest = None;
         self.fatal = None;
-        (self.resets, self.stale_plan, self.setup) = (false, false, None);
+        (self.resets, self.stale_plan, self.setup) = (false, false, Push::default());
         (self.hastened, self.guarded, self.chase) = (false, false, None);
         self.touched.clear();
         self.moving = None;

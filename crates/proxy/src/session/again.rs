@@ -42,7 +42,8 @@ pub(super) struct Again {
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     nodes: Vec<NodeId>,
-    last: Option<(End, Vec<u8>)>,
+    /// Boxed: what is rare must not make every session larger.
+    last: Option<Box<(End, Vec<u8>)>>,
 }
 
 impl Losses {
@@ -148,7 +149,7 @@ impl Session {
         if self.pick(&topology, target, &excluded).is_none() {
             return Err(end);
         }
-        losses.last = Some((end, self.to_client.bytes(&self.from_server)));
+        losses.last = Some(Box::new((end, self.to_client.bytes(&self.from_server))));
         self.to_client.clear();
         self.put_back();
         tracing::debug!(client = self.client.entry.id, node = %node, "read repeated on another node");
@@ -165,7 +166,7 @@ impl Session {
 
     /// The unit could not be repeated after all: the session ends as it would have at the first loss.
     pub(super) fn give_up(&mut self, losses: Losses) -> Option<End> {
-        let (end, told) = losses.last?;
+        let (end, told) = *losses.last?;
         self.to_client.own(|own| own.put_slice(&told));
         Some(end)
     }
