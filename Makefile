@@ -18,7 +18,7 @@ FUZZ_SECONDS ?= 10
 FUZZ_SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test drivers unit lint fmt build regress-sql bench bench-quick chaos fuzz clean
+.PHONY: help run test drivers unit lint fmt build regress-sql bench bench-quick bench-failover chaos fuzz clean
 .PHONY: need-test need-drivers build-ci
 # What is needed comes first, even with -j; cargo is parallel by itself.
 .NOTPARALLEL:
@@ -78,6 +78,11 @@ bench-quick: ## the same in a few minutes, printed only
 	@scripts/need.sh bench
 	@$(CARGO) build --release -p pgweir
 	@python3 benches/bench.py --quick $(BENCH)
+
+bench-failover: ## how long nobody can write when the primary is killed, ten times; writes docs/benchmarks.md
+	@scripts/need.sh test
+	@$(CARGO) build --release -p pgweir
+	@python3 benches/failover.py --write docs/benchmarks.md
 
 chaos: need-test build-ci ## random faults for CHAOS_SECONDS=, CHAOS_SEED= to repeat a run; then 20 switchovers by hand
 	@PGWEIR_CHAOS_SECONDS=$(CHAOS_SECONDS) $(if $(CHAOS_SEED),PGWEIR_CHAOS_SEED=$(CHAOS_SEED)) PGWEIR_SWITCHOVERS=20 \

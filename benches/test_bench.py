@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 import unittest
 
+import failover
 import machine
 import report
 import workloads
@@ -74,6 +75,28 @@ class Tables(unittest.TestCase):
         for name in workloads.ALL:
             self.assertIn(f"<!-- bench {name} -->", text)
             self.assertIn(f"<!-- /bench {name} -->", text)
+
+
+class Failover(unittest.TestCase):
+    SAID = ("outage: 2000 ms; after the kill: noticed 100, declared dead 1100, asked to promote 1150, takes writes 1400\n"
+            "outage: 1000 ms; after the kill: noticed 50, declared dead 900, asked to promote 950, takes writes 990\n"
+            "outage: median 1000 ms of 2; 700 rows, 40 writers cut\n")
+
+    def test_rounds_are_read_and_split(self):
+        rounds, total = failover.read(self.SAID)
+        self.assertEqual((rounds[0], total), ((2000, 100, 1100, 1150, 1400), (700, 40)))
+        lines = failover.lines(rounds)
+        self.assertEqual(lines[0], ["1", "100", "1000", "50", "250", "600", "2000"])
+        self.assertEqual((lines[2][0], lines[2][-1]), ("median", "1500"))
+        self.assertIn("**1500 ms**", failover.section(rounds, total, "today.", 0.0))
+
+    def test_no_figures_are_trouble(self):
+        with self.assertRaises(machine.Trouble):
+            failover.read("test result: ok")
+
+    def test_the_page_has_a_place_for_it(self):
+        with open(os.path.join(machine.ROOT, "docs", "benchmarks.md"), encoding="utf-8") as file:
+            self.assertIn("<!-- bench failover -->", file.read())
 
 
 class Processes(unittest.TestCase):

@@ -71,7 +71,7 @@ fn reads_on(weir: &Pgweir, node: &str) -> bool {
     (0..10).any(|_| client.scalar(WHERE).is_ok_and(|ran| ran == node))
 }
 
-/// PP-06: reads and logins go on.
+/// PP-06: nobody who reads is disconnected or told anything.
 #[test]
 fn fo_01_killing_a_standby_under_read_load() -> Result<()> {
     const POOL: usize = 4;
@@ -135,6 +135,31 @@ fn fo_01_a_standby_that_stops_disturbs_nobody_else() -> Result<()> {
         cluster.start(1)?;
         weir.wait_nodes(3)?;
     }
+    Ok(())
+}
+
+/// FO-01: both standbys are lost: reads go to the primary, whatever its weight, and writes go on.
+#[test]
+fn fo_01_both_standbys_are_lost_and_the_primary_does_all() -> Result<()> {
+    let mut cluster = three_nodes()?;
+    cluster.setup("CREATE TABLE t(id int); GRANT ALL ON t TO bench")?;
+    let weir = Pgweir::start(&cluster, "auto_failback_interval: 0")?;
+    let mut client = weir.client()?;
+    client.set_deadline(Duration::from_secs(10));
+    ensure!(client.scalar(WHERE)? != "n0", "weight 0");
+    cluster.kill9(1)?;
+    cluster.stop(2, StopMode::Immediate)?;
+    for id in 0..20 {
+        client.simple(&format!("INSERT INTO t VALUES ({id})")).context("a write")?;
+        assert_eq!(client.scalar(WHERE).context("a read")?, "n0");
+        assert_eq!(weir.client().context("a login")?.scalar(WHERE)?, "n0");
+    }
+    for node in [1, 2] {
+        cluster.start(node)?;
+    }
+    weir.wait_nodes(3)?;
+    ensure!(eventually(Duration::from_secs(10), || reads_on(&weir, "n1")), "n1 is not used again");
+    assert_eq!(cluster.scalar(0, "SELECT count(*) FROM t")?, "20");
     Ok(())
 }
 
@@ -323,5 +348,42 @@ fn to_07_backends_that_died_while_idle_are_replaced_silently() -> Result<()> {
             .with_context(|| format!("client {n}"))?;
         assert_eq!(client.scalar("SELECT 1").with_context(|| format!("client {n} reads"))?, "1");
     }
+    Ok(())
+}
+
+/// FO-07: what the server's own time-outs end, and what is ended through pgweir itself: idle ones are replaced without a
+/// word, the victim of an open transaction gets the server's error, no node goes down.
+#[test]
+fn fo_07_backends_that_the_server_times_out_are_no_node_failure() -> Result<()> {
+    let cluster = Cluster::new(ClusterOptions { standbys: 1, ..ClusterOptions::default() })?;
+    cluster.setup(
+        "ALTER ROLE bench SET idle_session_timeout = '300ms'; \
+         ALTER ROLE bench SET idle_in_transaction_session_timeout = '300ms'",
+    )?;
+    let weir = Pgweir::start(&cluster, "default_pool_size: 4")?;
+    let mut client = weir.client()?;
+    client.set_deadline(Duration::from_secs(10));
+    let backends = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'bench'";
+    for round in 0..5 {
+        assert_eq!(client.scalar(WHERE).with_context(|| format!("round {round}"))?, "n1");
+        // 57P05 in the pool.
+        cluster.wait_scalar(1, backends, "0", Duration::from_secs(10))?;
+    }
+    client.simple("BEGIN READ ONLY")?;
+    client.scalar(WHERE)?;
+    let told = client.read_until(|reply| matches!(reply, harness::Reply::Error(_)))?.to_string();
+    ensure!(told.ends_with("E(25P03)"), "an idle transaction is told [{told}]");
+    let mut admin = harness::Login::new("postgres", "bench").connect(weir.port())?;
+    let mut victim = weir.client()?;
+    for round in 0..100 {
+        victim.scalar("SELECT txid_current() > 0").with_context(|| format!("round {round}"))?;
+        admin
+            .simple(
+                "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE usename = 'bench'",
+            )
+            .with_context(|| format!("round {round}"))?;
+    }
+    ensure!(weir.pool_nodes()?.iter().all(|node| node["status"] == "up"), "a node went down");
+    ensure!(!weir.log().contains("to=\"down\""), "a node was down meanwhile");
     Ok(())
 }

@@ -20,6 +20,7 @@ pub mod outside;
 pub mod pgweir;
 pub mod pki;
 pub mod procs;
+pub mod promotion;
 pub mod relay;
 pub mod replies;
 pub mod rows;

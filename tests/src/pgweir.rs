@@ -284,6 +284,19 @@ impl Pgweir {
         Ok(named(Login::new("postgres", "pgweir").connect(self.port)?.simple(command)?))
     }
 
+    /// Runs `pgweir WORD -f FILE WORDS...` with the configuration of this one: whether it succeeded, and what it said.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub fn shell(&self, words: &[&str]) -> Result<(bool, String)> {
+        let (word, more) = words.split_first().context("no command")?;
+        let mut command = Command::new(binary()?);
+        command.arg(word).arg("-f").arg(self.dir.join("pgweir.yaml")).args(more);
+        let out = command.current_dir(&self.dir).output()?;
+        let said = [out.stdout, out.stderr].concat();
+        Ok((out.status.success(), String::from_utf8_lossy(&said).into_owned()))
+    }
+
     /// The port that clients connect to.
     #[must_use]
     pub fn port(&self) -> u16 {

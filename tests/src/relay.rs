@@ -1,9 +1,10 @@
-//! A relay between pgweir and a node that splits what the node sends at any byte, and holds back what it is sent.
+//! A relay between pgweir and a node that splits what the node sends at any byte, holds back what it is sent, and can be
+//! cut as a network is: nothing passes, nobody is told.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -26,6 +27,7 @@ struct Knobs {
     delay_us: AtomicUsize,
     cancel_delay_us: AtomicUsize,
     cancels: AtomicUsize,
+    cut: AtomicBool,
 }
 
 impl Relay {
@@ -34,7 +36,15 @@ impl Relay {
     /// # Errors
     /// When no port can be bound.
     pub fn start(target: u16) -> Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        Self::listen(("127.0.0.1", 0), target)
+    }
+
+    /// As [`Relay::start`], on an address of one's choice.
+    ///
+    /// # Errors
+    /// When it cannot be bound.
+    pub fn listen(at: (&str, u16), target: u16) -> Result<Self> {
+        let listener = TcpListener::bind(at)?;
         let port = listener.local_addr()?.port();
         let knobs: Arc<Knobs> = Arc::default();
         let shared = Arc::clone(&knobs);
@@ -68,6 +78,12 @@ impl Relay {
         self.knobs.cancel_delay_us.store(micros(delay), Ordering::Relaxed);
     }
 
+    /// Lets nothing through any more, in either direction, be it bytes or the end of a connection: new connections are
+    /// accepted and hear nothing. What was sent meanwhile arrives when the way is whole again.
+    pub fn cut(&self, cut: bool) {
+        self.knobs.cut.store(cut, Ordering::Relaxed);
+    }
+
     /// How many CancelRequests have come.
     #[must_use]
     pub fn cancels(&self) -> usize {
@@ -84,8 +100,8 @@ fn join(client: TcpStream, server: TcpStream, knobs: &Arc<Knobs>) -> std::io::Re
     server.set_nodelay(true)?;
     let (up, down) = ((client.try_clone()?, server.try_clone()?), (server, client));
     let (to_node, to_client) = (Arc::clone(knobs), Arc::clone(knobs));
-    std::thread::spawn(move || pump(up.0, up.1, |packet| to_node.hold_back(packet), || usize::MAX));
-    std::thread::spawn(move || pump(down.0, down.1, |_| (), || to_client.chunk()));
+    std::thread::spawn(move || pump(up.0, up.1, &to_node, |packet| to_node.hold_back(packet), || usize::MAX));
+    std::thread::spawn(move || pump(down.0, down.1, &to_client, |_| (), || to_client.chunk()));
     Ok(())
 }
 
@@ -94,6 +110,12 @@ impl Knobs {
         match self.chunk.load(Ordering::Relaxed) {
             0 => usize::MAX,
             bytes => bytes,
+        }
+    }
+
+    fn wait_while_cut(&self) {
+        while self.cut.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -109,9 +131,16 @@ impl Knobs {
     }
 }
 
-fn pump(mut from: TcpStream, mut to: TcpStream, before: impl Fn(&[u8]), chunk: impl Fn() -> usize) {
+fn pump(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    knobs: &Knobs,
+    before: impl Fn(&[u8]),
+    chunk: impl Fn() -> usize,
+) {
     let mut buffer = vec![0u8; 65536];
     while let Ok(n @ 1..) = from.read(&mut buffer) {
+        knobs.wait_while_cut();
         before(&buffer[..n]);
         for part in buffer[..n].chunks(chunk()) {
             if to.write_all(part).is_err() {
@@ -119,5 +148,6 @@ fn pump(mut from: TcpStream, mut to: TcpStream, before: impl Fn(&[u8]), chunk: i
             }
         }
     }
+    knobs.wait_while_cut();
     let _gone = to.shutdown(std::net::Shutdown::Write);
 }

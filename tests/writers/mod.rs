@@ -62,6 +62,16 @@ impl Writers {
 }
 
 impl Written {
+    /// From the last acknowledgement of the primary that died at about that moment to the first one of the next: an
+    /// answer may have been on its way to a writer when it died, so it is the longest gap that begins around then.
+    #[allow(dead_code, reason = "not every test measures it")]
+    pub(crate) fn outage(&self, at: Instant) -> Duration {
+        const AROUND: Duration = Duration::from_secs(1);
+        let times: Vec<Instant> = self.acked.iter().map(|(when, _)| *when).collect();
+        let begins_then = |pair: &&[Instant]| pair[0] + AROUND >= at && pair[0] <= at + AROUND;
+        times.windows(2).filter(begins_then).map(|pair| pair[1] - pair[0]).max().unwrap_or(Duration::MAX)
+    }
+
     /// Every acknowledged row is there.
     pub(crate) fn are_all_on(&self, cluster: &Cluster, node: usize) -> Result<()> {
         let rows = cluster.sql(node, "SELECT id FROM t")?.first_column();

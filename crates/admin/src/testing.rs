@@ -14,7 +14,7 @@ use protocol::sqlstate::SqlState;
 use crate::view::{
     AdminControl, AdminView, Awaited, ClientRow, ClientState, DatabaseStats, DatabaseTotals, Databases,
     Delay, Endpoint, ErrorCounts, EventRow, HealthRow, MemoryRow, NodeRow, Outcome, PoolRow, ProcessInfo,
-    ProcessState, RouteRow, ServerRow, ServerState, Shutdown, StatementCounts, StatementRow,
+    ProcessState, RouteRow, ServerRow, ServerState, Shutdown, Source, StatementCounts, StatementRow,
 };
 
 /// 2024-02-29 12:34:56 UTC.
@@ -85,6 +85,10 @@ fn node(id: u16, hostname: &str, role: Role, weight: f64) -> NodeRow {
         timeline: Some(3),
         lsn: Some(0x16_B374_D848),
         fresh_as_of: None,
+        reason: "check_ok",
+        failed_checks: 0,
+        upstream: (role == Role::Standby)
+            .then_some(Source { node: Some(NodeId(0)), silent_for: Some(Duration::from_millis(1200)) }),
     }
 }
 

@@ -56,6 +56,21 @@ pub struct NodeRow {
     pub lsn: Option<u64>,
     /// The moment up to which it is known to have replayed everything.
     pub fresh_as_of: Option<SystemTime>,
+    /// Why its state is what it is, in the words of the log.
+    pub reason: &'static str,
+    /// Failed health checks in a row.
+    pub failed_checks: u32,
+    /// Whom a standby receives from, as it says.
+    pub upstream: Option<Source>,
+}
+
+/// Whom a standby receives WAL from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Source {
+    /// The node; none: a server that is not configured.
+    pub node: Option<NodeId>,
+    /// How long ago it heard anything, when it was asked last.
+    pub silent_for: Option<Duration>,
 }
 
 /// How far a standby is behind.

@@ -113,6 +113,7 @@ impl Core {
             answers: member.answers,
             facts: member.facts,
             reason,
+            failures: member.failures(),
         };
         self.members.iter().zip(reasons).map(report).collect()
     }
@@ -135,6 +136,7 @@ impl Core {
             Event::Drained { node } => self.drained(node),
             Event::PromoteAnswer { node, answer } => self.promote_answered(node, answer),
             Event::HookDone { call, outcome } => self.hook_done(call, outcome),
+            Event::Moved { node } => self.moved(node, &mut actions),
             Event::NodesChanged { nodes, settings } => self.reconfigure(nodes, settings, &mut actions),
             Event::Tick => self.tick(&mut actions),
         }
@@ -177,6 +179,15 @@ impl Core {
         let now = self.now;
         let Some(member) = self.members.get_mut(node.index()) else { return };
         grant(node, member.observed(now, observation, changed), actions);
+    }
+
+    /// Another server to all who hold backends of before: they give them up when they have done with them.
+    fn moved(&mut self, node: NodeId, actions: &mut Vec<Action>) {
+        let (epoch, now) = (Epoch(self.topology.epoch.0.saturating_add(1)), self.now);
+        let Some(moved) = self.topology.nodes.get_mut(node.index()) else { return };
+        (moved.changed_epoch, moved.changed_at) = (epoch, now);
+        self.topology.epoch = epoch;
+        actions.push(Action::Publish(self.topology.clone()));
     }
 
     fn tick(&mut self, actions: &mut Vec<Action>) {
@@ -233,6 +244,10 @@ impl Core {
             self.renumbered = Some((self.now, epoch));
         }
         self.topology.epoch = epoch;
+        if self.topology.primary.is_some() && self.memory.last_primary.is_none() {
+            // It has left the list, which is a loss like another.
+            self.topology.primary_lost = Some(self.now);
+        }
         self.topology.primary = self.topology.primary.and(self.memory.last_primary);
         actions.push(Action::Record(Record::Reconfigured { nodes: self.members.len() }));
     }

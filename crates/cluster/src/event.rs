@@ -237,6 +237,11 @@ pub enum Event {
         /// How.
         outcome: HookOutcome,
     },
+    /// The node's name means another address now.
+    Moved {
+        /// The node.
+        node: NodeId,
+    },
     /// A reload: the nodes as they are configured now, and the settings.
     NodesChanged {
         /// The nodes, in the order of their ids.
@@ -393,6 +398,8 @@ pub struct NodeReport {
     pub facts: Option<Facts>,
     /// Why its state is what it is.
     pub reason: Reason,
+    /// Failed checks in a row.
+    pub failures: u32,
 }
 
 /// Something worth a log line.

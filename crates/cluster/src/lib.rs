@@ -10,6 +10,7 @@ pub mod core;
 pub mod event;
 mod failover;
 pub mod freshness;
+pub mod hint;
 mod member;
 pub mod observation;
 pub mod orders;
@@ -26,6 +27,7 @@ pub use event::{
     Reason, Record, Refusal, RoleSource, Settings, Upstream,
 };
 pub use freshness::{Freshness, Lag, LagLimits, Shown, Yardstick};
+pub use hint::Hint;
 pub use observation::{ConnectFailure, Observation};
 pub use orders::{
     CalledOff, FailoverSettings, FalsePrimary, Hook, HookCall, HookOutcome, Progress, PromoteAnswer, Promoter,

@@ -33,6 +33,8 @@ pub(crate) enum Detached {
     /// It takes nothing new, and what runs may end until then.
     Draining(Moment),
     Yes,
+    /// Before the restart; see [`crate::hint`].
+    Remembered,
 }
 
 /// What sessions or checks saw that makes the next failed check decisive.

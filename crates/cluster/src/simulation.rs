@@ -1,5 +1,5 @@
-//! A simulated cluster with faults, lost, late and disordered reports, administrators and reloads;
-//! 256 seeds. A failure prints its seed; run that one alone with `PGWEIR_SEED=n`,
+//! A simulated cluster with faults, lost, late and disordered reports, a clock that jumps, administrators and
+//! reloads; 256 seeds. A failure prints its seed; run that one alone with `PGWEIR_SEED=n`,
 //! or more of them with `PGWEIR_SEEDS=count`.
 //!
 //! What must hold in every step: the core's invariants; epochs never fall, and one epoch has one
@@ -7,7 +7,10 @@
 //! a newer timeline, or an administrator said so. What must hold in the end, when the faults stop:
 //! the picture is the truth.
 
+mod checks;
+mod faults;
 mod oracle;
+mod promotions;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,6 +24,8 @@ const SEEDS: u64 = 256;
 const PERIOD: u64 = 2_000;
 const TIMEOUT: u64 = 5_000;
 const CHAOS: u64 = 180_000;
+/// So seldom, in steps of 25 ms, the whole process stands still.
+const PAUSE_ONE_IN: u64 = 2_000;
 const SYSTEM: u64 = 7;
 const PROMOTE_WITHIN: Duration = Duration::from_secs(20);
 
@@ -155,7 +160,9 @@ impl World {
             }
             _ => {}
         }
-        let actions = self.core.step(at(self.now), event);
+        // A clock that went back; it must not matter.
+        let back = if self.lossy && self.rng.chance(1) { self.rng.between(1, 60_000) } else { 0 };
+        let actions = self.core.step(at(self.now.saturating_sub(back)), event);
         self.core.check_invariants().unwrap();
         for action in actions {
             match action {
@@ -178,84 +185,6 @@ impl World {
         self.sent += 1;
         let at = self.now + self.rng.between(low, high);
         self.in_flight.insert((at, self.sent), what);
-    }
-
-    fn expect_promotion(&mut self, node: NodeId) -> usize {
-        assert_ne!(self.settings.failover.promoter, Promoter::Nobody);
-        let (server, old) = (self.order[node.index()], self.oracle.primary);
-        let old_id = old.and_then(|old| self.order.iter().position(|it| *it == old));
-        let streams = |facts: Facts| match facts.upstream {
-            Upstream::Streaming { from, .. } => from.is_none_or(|from| Some(from.index()) == old_id),
-            Upstream::None => false,
-        };
-        let word = self.oracle.at_word;
-        self.oracle.promotion(at(self.now), server, old, streams);
-        if let Some(old) = old.filter(|_| !word) {
-            let it = &self.servers[old];
-            let well = it.status == Status::Running && !it.in_recovery && self.now - it.since > 15_000;
-            assert!(!well, "db{old} is well");
-        }
-        server
-    }
-
-    fn promote(&mut self, node: NodeId) {
-        let server = self.expect_promotion(node);
-        self.later(Delivery::Promote(server, node), 5, 3_000);
-    }
-
-    fn run_hook(&mut self, call: HookCall) {
-        assert_eq!(
-            call.hook == Hook::FollowPrimary,
-            call.hook != Hook::Failover && call.hook != Hook::Failback
-        );
-        let promotes = call.hook == Hook::Failover && call.main != self.core.topology().primary;
-        let lost_primary = call.old_primary == Some(call.node);
-        let server = match call.main.filter(|_| promotes && lost_primary) {
-            Some(main) => Some(self.expect_promotion(main)),
-            None => call.main.map(|main| self.order[main.index()]),
-        };
-        self.later(Delivery::Hook(call, server), 5, 3_000);
-    }
-
-    /// A server is asked for `pg_promote()`; now and then it may not, or the answer is lost.
-    fn carry_out(&mut self, server: usize) -> PromoteAnswer {
-        let newest = self.newest_timeline();
-        let it = &mut self.servers[server];
-        if !self.lossy {
-            return PromoteAnswer::Refused;
-        }
-        match it.status {
-            Status::Running if !it.in_recovery => PromoteAnswer::Refused,
-            Status::Running if !self.rng.chance(10) => {
-                it.in_recovery = false;
-                it.timeline = newest + 1;
-                if self.rng.chance(20) { PromoteAnswer::Unknown } else { PromoteAnswer::Accepted }
-            }
-            Status::Running | Status::Dead => PromoteAnswer::Refused,
-            _ => PromoteAnswer::Unknown,
-        }
-    }
-
-    fn end_hook(&mut self, call: HookCall, server: Option<usize>) {
-        let Some(server) = server else { return };
-        let outcome = match call.hook {
-            Hook::Failover if self.oracle.promoting.is_some_and(|(who, _)| who == server) => {
-                match self.carry_out(server) {
-                    PromoteAnswer::Refused => HookOutcome::Failed,
-                    _ => HookOutcome::Done,
-                }
-            }
-            Hook::Failover | Hook::Failback => HookOutcome::Done,
-            Hook::FollowPrimary => {
-                let newest = self.newest_timeline();
-                let it = &mut self.servers[self.order[call.node.index()]];
-                if self.lossy && it.system == SYSTEM && self.rng.chance(80) {
-                    (it.in_recovery, it.follows, it.timeline) = (true, server, newest);
-                }
-                HookOutcome::Done
-            }
-        };
-        self.step(Event::HookDone { call, outcome });
     }
 
     fn judge(&mut self, topology: &Topology) {
@@ -283,73 +212,6 @@ impl World {
         oracle.promoting = None;
     }
 
-    fn id_of(&self, server: usize) -> NodeId {
-        NodeId(u16::try_from(self.order.iter().position(|it| *it == server).unwrap()).unwrap())
-    }
-
-    /// A receiver that hears nothing keeps its connection for a minute.
-    fn upstream(&self, server: usize) -> Upstream {
-        let (it, from) = (&self.servers[server], &self.servers[self.servers[server].follows]);
-        let frozen = match from.status {
-            Status::Dead | Status::NotReady | Status::Garbled => return Upstream::None,
-            Status::Silent => self.now - from.since,
-            Status::Running | Status::Full | Status::Cut => 0,
-        };
-        if !it.in_recovery || it.follows == server || from.in_recovery || frozen > 60_000 {
-            return Upstream::None;
-        }
-        let silent_for = Some(Duration::from_millis(frozen + 100));
-        Upstream::Streaming { from: Some(self.id_of(it.follows)), silent_for }
-    }
-
-    /// What a check of that server would find now.
-    fn check(&mut self, server: usize) -> (u64, Event) {
-        let node = self.id_of(server);
-        let started = at(self.now);
-        let upstream = self.upstream(server);
-        let state = &mut self.servers[server];
-        let lost = state.kept_connection && state.status == Status::Dead;
-        state.kept_connection = state.status == Status::Running;
-        let evidence = if lost { Evidence::ConnectionLost } else { Evidence::ConnectOnly };
-        let fails = |failure| Event::CheckFailed { node, started, failure, evidence };
-        let event = match state.status {
-            Status::Running => Event::CheckOk {
-                node,
-                started,
-                facts: Facts {
-                    in_recovery: state.in_recovery,
-                    timeline: self.timelines_visible.then_some(state.timeline),
-                    system_identifier: Some(state.system),
-                    lsn: Some(Lsn(self.now)),
-                    received: Some(Lsn(self.now)),
-                    upstream,
-                    ..Facts::default()
-                },
-            },
-            Status::Dead => fails(ConnectFailure::Unreachable),
-            Status::NotReady => fails(ConnectFailure::NotReady),
-            Status::Full => fails(ConnectFailure::Rejected),
-            Status::Garbled => fails(ConnectFailure::Protocol),
-            Status::Silent | Status::Cut => return (TIMEOUT, fails(ConnectFailure::TimedOut)),
-        };
-        let late = self.lossy && self.rng.chance(10);
-        (if late { self.rng.between(50, TIMEOUT) } else { self.rng.between(1, 50) }, event)
-    }
-
-    fn run_checks(&mut self) {
-        for server in self.order.clone() {
-            if self.servers[server].next_check > self.now {
-                continue;
-            }
-            self.servers[server].next_check = self.now + PERIOD;
-            let (delay, event) = self.check(server);
-            if !(self.lossy && self.rng.chance(5)) {
-                self.sent += 1;
-                self.in_flight.insert((self.now + delay, self.sent), Delivery::Event(event));
-            }
-        }
-    }
-
     fn deliver(&mut self) {
         while let Some(entry) = self.in_flight.first_entry() {
             if entry.key().0 > self.now {
@@ -371,115 +233,20 @@ impl World {
         }
     }
 
-    fn sessions_see(&mut self) {
-        let node = NodeId(u16::try_from(self.rng.below(self.order.len())).unwrap());
-        let stale = u64::from(self.rng.chance(20));
-        let epoch = Epoch(self.core.topology().epoch.0.saturating_sub(stale));
-        let dead = self.servers[self.order[node.index()]].status == Status::Dead;
-        let observation = match self.rng.below(4) {
-            0 if dead => Observation::BackendLost { node, epoch },
-            1 if dead => Observation::ConnectFailed { node, epoch, failure: ConnectFailure::Unreachable },
-            2 => Observation::ReadOnly { node, epoch },
-            // A lie now and then: one backend crashed, one connection was reset.
-            3 => Observation::BackendLost { node, epoch },
-            _ => return,
-        };
-        self.step(Event::Observed(observation));
-    }
-
     fn newest_timeline(&self) -> u32 {
         self.servers.iter().map(|server| server.timeline).max().unwrap()
     }
 
-    fn fault(&mut self) {
-        let server = self.rng.below(self.servers.len());
-        let newest = self.newest_timeline();
-        let foreign_allowed =
-            self.servers.len() >= 3 && server == self.servers.len() - 1 && self.core.is_settled();
-        let choice = self.rng.below(16);
-        let now = self.now;
-        let primary = self.oracle.primary.unwrap_or(0);
-        let it = &mut self.servers[server];
-        let before = it.status;
-        match choice {
-            0 | 1 => it.status = Status::Dead,
-            2 => it.status = Status::NotReady,
-            3 => it.status = Status::Full,
-            4 => it.status = Status::Silent,
-            5 => it.status = Status::Garbled,
-            13 => it.status = Status::Cut,
-            6..=8 => it.status = Status::Running,
-            // Promoted by somebody, whether the old primary lives or not.
-            9 if it.status == Status::Running && it.in_recovery && it.system == SYSTEM => {
-                it.in_recovery = false;
-                it.timeline = newest + 1;
-            }
-            // Rewound and started as a standby.
-            10 | 11 if it.system == SYSTEM => {
-                it.in_recovery = true;
-                it.follows = primary;
-                it.timeline = newest;
-                it.kept_connection = false;
-                it.status = Status::Running;
-            }
-            12 if foreign_allowed => {
-                it.system = if it.system == SYSTEM { SYSTEM + 1 } else { SYSTEM };
-                it.in_recovery = true;
-                it.timeline = newest;
-            }
-            _ => return self.administrator(),
-        }
-        if self.servers[server].status != before {
-            self.servers[server].since = now;
-        }
-    }
-
-    fn administrator(&mut self) {
-        let node = NodeId(u16::try_from(self.rng.below(self.order.len() + 1)).unwrap());
-        match self.rng.below(8) {
-            5 => self.step(Event::Drained { node }),
-            6 => {
-                self.oracle.at_word = true;
-                self.step(Event::AdminPromote { node });
-            }
-            0 => self.step(Event::AdminDetach { node, insist: Insist::No }),
-            1 => self.step(Event::AdminDetach { node, insist: Insist::Force }),
-            2 | 3 => {
-                if let Some(server) = self.order.get(node.index()) {
-                    self.oracle.barred.remove(server);
-                }
-                self.step(Event::AdminAttach { node });
-            }
-            _ => self.reload(),
-        }
-    }
-
-    /// The nodes in another order, now and then.
-    fn reload(&mut self) {
-        let mut order = self.order.clone();
-        if self.rng.chance(50) {
-            let (a, b) = (self.rng.below(order.len()), self.rng.below(order.len()));
-            order.swap(a, b);
-        }
-        let specs = order.iter().map(|server| NodeSpec {
-            weight: if self.rng.chance(50) { 1.0 } else { 2.0 },
-            ..spec(&format!("db{server}"))
-        });
-        let nodes = specs.collect();
-        let moved = order != self.order;
-        self.order = order;
-        // Reports under way are about ids of before.
-        self.now += 1;
-        if moved {
-            self.oracle.renumbered = at(self.now);
-        }
-        self.step(Event::NodesChanged { nodes, settings: self.settings });
-        self.now += 1;
-    }
-
-    fn run_until(&mut self, end: u64) {
+    fn run_until(&mut self, mut end: u64) {
         while self.now < end {
             self.now += 25;
+            if self.lossy && self.rng.next().is_multiple_of(PAUSE_ONE_IN) {
+                // pgweir did not run for a while: what was under way meanwhile comes at once.
+                let pause = self.rng.between(2_000, 200_000);
+                self.now += pause;
+                end += pause;
+                self.step(Event::Tick);
+            }
             self.run_checks();
             self.deliver();
             if self.lossy && self.rng.chance(3) {

@@ -5,6 +5,7 @@
 //! two nodes that both take writes never alternate); a node of another system is never used.
 
 use crate::event::{Reason, RoleSource, Upstream};
+use crate::hint;
 use crate::member::{Detached, Health, Member};
 use crate::orders::FalsePrimary;
 use crate::topology::{NodeId, NodeState, Role};
@@ -22,6 +23,8 @@ pub(crate) struct Memory {
     pub(crate) system_identifier: Option<u64>,
     /// The primary that another one is about to replace, and whether nothing runs on it any more.
     pub(crate) resting: Option<(NodeId, bool)>,
+    /// The timeline and the identifier are those of a status file, and no primary was seen yet.
+    pub(crate) hinted: bool,
     /// What becomes of a second primary.
     pub(crate) false_primary: FalsePrimary,
 }
@@ -58,6 +61,7 @@ pub(crate) fn rule(members: &mut [Member], memory: &mut Memory, phase: Phase) ->
     let primary = match phase {
         Phase::Settling => None,
         Phase::Settled => {
+            hint::weigh(members, memory);
             adopt_identifier(members, memory);
             let chosen = choose(members, memory);
             if let Some(chosen) = chosen {
@@ -207,7 +211,9 @@ fn state_of(
 ) -> (NodeState, Reason) {
     match (member.detached, member.health) {
         (Detached::Draining(_), Health::Alive) => return (NodeState::Draining, Reason::Detached),
-        (Detached::Draining(_) | Detached::Yes, _) => return (NodeState::Down, Reason::Detached),
+        (Detached::Draining(_) | Detached::Yes | Detached::Remembered, _) => {
+            return (NodeState::Down, Reason::Detached);
+        }
         (Detached::No, _) => {}
     }
     if let (Health::Alive, Some((_, drained))) = (member.health, memory.resting.filter(|(it, _)| *it == id)) {

@@ -274,7 +274,7 @@ table! {
         /// How long transactions may go on on a node that is detached without FORCE.
         detach_drain_timeout: Duration, Limits::of(Seconds, 0, HOUR), "60s", Reload, Active;
         /// Where it is kept which nodes are detached and what the newest timeline is, as a hint for the next start.
-        status_file: Option<PathBuf>, Limits::none(), "null", Restart, Reserved;
+        status_file: Option<PathBuf>, Limits::none(), "null", Restart, Active;
         /// How long after the loss of the primary transactions that have not begun wait for one; 0 refuses them at once.
         failover_hold_timeout: Duration, Limits::of(Seconds, 0, HOUR), "30s", Reload, Active;
         /// Whether a session's lost backend and one failed check fail a node over, whatever its standbys say; off

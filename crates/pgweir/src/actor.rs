@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::time::{Duration, Instant};
 
 use cluster::{
-    Action, Core, Event, Node, NodeId, NodeReport, NodeState, Observation, Progress, Record, Refusal,
+    Action, Core, Event, Hint, Node, NodeId, NodeReport, NodeState, Observation, Progress, Record, Refusal,
     Topology, Violation,
 };
 use config::Config;
@@ -65,6 +65,8 @@ pub(crate) struct Outlets {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) clock: Clock,
     pub(crate) events: Events,
+    /// What the next start should know.
+    pub(crate) hints: Published<Hint>,
 }
 
 impl Cluster {
@@ -82,7 +84,8 @@ impl Cluster {
             cluster: Self { sender: sender.clone(), metrics: Arc::clone(&metrics) },
             turn: Arc::default(),
         };
-        let actor = Actor { core, outlets, hands, without_primary: None };
+        let hint = core.hint();
+        let actor = Actor { core, outlets, hands, hint, without_primary: None };
         std::thread::Builder::new().name("cluster".to_owned()).spawn(move || {
             let guard = EndTheProcess;
             match actor.run(&receiver) {
@@ -135,6 +138,8 @@ struct Actor {
     core: Core,
     outlets: Outlets,
     hands: Hands,
+    /// As it was published last.
+    hint: Hint,
     /// Since when there is no primary, after there was one.
     without_primary: Option<Instant>,
 }
@@ -164,6 +169,7 @@ impl Actor {
     }
 
     fn step(&mut self, event: Event) -> Result<Result<(), Refusal>, Violation> {
+        self.count(&event);
         let reports_change = !matches!(event, Event::Observed(_) | Event::Tick);
         let actions = self.core.step(self.outlets.clock.now(), event);
         self.core.check_invariants()?;
@@ -183,8 +189,29 @@ impl Actor {
         }
         if reports_change {
             self.outlets.reports.publish(self.core.reports());
+            self.remember();
         }
         Ok(outcome)
+    }
+
+    fn count(&self, event: &Event) {
+        let (node, failure) = match event {
+            Event::CheckOk { node, .. } => (node, None),
+            Event::CheckFailed { node, failure, .. } => (node, Some(*failure as usize)),
+            _ => return,
+        };
+        let nodes = self.outlets.metrics.nodes();
+        if let Some(handles) = nodes.iter().find(|handles| handles.label().id == node.0) {
+            handles.checked(failure);
+        }
+    }
+
+    fn remember(&mut self) {
+        let hint = self.core.hint();
+        if hint != self.hint {
+            self.hint = hint.clone();
+            self.outlets.hints.publish(hint);
+        }
     }
 
     fn publish(&self, topology: Topology) {
@@ -338,6 +365,7 @@ mod tests {
             metrics: Arc::clone(&metrics),
             clock,
             events: Events::default(),
+            hints: Published::new(core.hint()),
         };
         Running { cluster: Cluster::start(core, outlets).unwrap(), topology, reports, metrics, clock }
     }
@@ -357,6 +385,8 @@ mod tests {
         assert_eq!(running.topology.load().primary, Some(NodeId(0)));
         assert_eq!(running.reports.load()[1].answers, Some(true));
         assert_eq!(running.metrics.nodes()[1].up.get(), 1);
+        let text = running.metrics.encode().unwrap();
+        assert!(text.contains("pgweir_health_checks_total{node=\"1\",result=\"ok\"} 1"), "{text}");
         assert!(
             running.metrics.encode().unwrap().contains("pgweir_node_role{node=\"0\",role=\"primary\"} 1")
         );

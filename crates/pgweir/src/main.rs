@@ -39,6 +39,7 @@ mod signals;
 mod specs;
 mod statements;
 mod status;
+mod status_file;
 mod stopping;
 mod terminal;
 mod top;

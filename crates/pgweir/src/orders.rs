@@ -10,9 +10,13 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use config::secrets::Secret;
-use config::{Config, Masked};
+use config::{Config, Masked, Ssl};
 use protocol::auth::Learned;
-use proxy::connect::{ConnectOptions, Keepalive, NodeAddress, connect, credentials, query};
+use protocol::sqlstate::SqlState;
+use proxy::connect::{
+    ConnectError, ConnectOptions, Connected, Keepalive, NodeAddress, ServerError, connect, credentials, query,
+};
+use proxy::tls::NodeTls;
 
 use crate::cli::{Failure, load, say};
 
@@ -26,16 +30,36 @@ const GRACE: Duration = Duration::from_secs(10);
 pub(crate) fn order(file: &Path, user: Option<String>, command: &str) -> Result<ExitCode, Failure> {
     let config = load(file)?;
     let options = options(&config, user)?;
+    let tls = NodeTls::towards_ourselves(&config).map_err(anyhow::Error::from)?;
     let within = config.switchover_timeout.saturating_add(config.promotion_timeout).saturating_add(GRACE);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut console = connect(&options)
+        let mut console = log_in(&options, tls, config.ssl)
             .await
             .with_context(|| format!("cannot log in to pgweir as {} at {}", options.user, options.address))?;
         query(&mut console, command, within).await.with_context(|| command.to_owned())
     })?;
     say(&format!("{command}: done"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Over TLS when there is TLS. In the clear only when the rules say so, which only the pgweir that we trust can tell, and
+/// only where it takes that.
+async fn log_in(options: &ConnectOptions, tls: Option<NodeTls>, ssl: Ssl) -> Result<Connected, ConnectError> {
+    let Some(tls) = tls.filter(|_| options.address.socket_path().is_none()) else {
+        return connect(options).await;
+    };
+    let encrypted = ConnectOptions { tls: Arc::new(tls), ..options.clone() };
+    match connect(&encrypted).await {
+        Err(refused) if ssl == Ssl::Allow && is_rule(&refused) => connect(options).await,
+        done => done,
+    }
+}
+
+/// No rule of pool_hba.conf lets us in this way.
+fn is_rule(error: &ConnectError) -> bool {
+    let code = error.server_error().and_then(ServerError::code);
+    code == Some(SqlState::INVALID_AUTHORIZATION_SPECIFICATION)
 }
 
 fn options(config: &Config, user: Option<String>) -> anyhow::Result<ConnectOptions> {

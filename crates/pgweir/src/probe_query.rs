@@ -1,6 +1,7 @@
 //! What a probe asks a node, and how the answer reads.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use proxy::capacity::Capacity;
 use proxy::connect::{
     ConnectError, ConnectOptions, Connected, NodeAddress, QueryError, connect, credentials, query,
 };
+use proxy::registry::Peer;
 
 use crate::senders;
 use crate::specs::ProbeSpec;
@@ -117,6 +119,14 @@ impl Link {
         let connected = connect_as(spec, "pgweir").await?;
         let peers = Arc::clone(&spec.peers);
         Ok(Self { connected, scope: Scope::Everything, within: spec.check.timeout, peers })
+    }
+
+    /// The address at the other end; none for a Unix socket.
+    pub(crate) fn peer(&self) -> Option<IpAddr> {
+        match self.connected.stream.ends().0 {
+            Peer::Tcp(address) => Some(address.ip()),
+            Peer::Unix => None,
+        }
     }
 
     /// Asks how many connections the node takes: this changes with a restart only, hence once for a connection.

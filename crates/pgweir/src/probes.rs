@@ -3,6 +3,7 @@
 //! A probe decides nothing; it reports. It keeps its connection between checks, so that a check costs one round
 //! trip, and so that the end of that connection is evidence.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use parking_lot::Mutex;
 use proxy::capacity::Capacities;
 use proxy::connect::NodeAddress;
 use telemetry::Tasks;
+use tokio::net::lookup_host;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -22,6 +24,9 @@ use crate::health::Health;
 use crate::probe_query::{Fault, Link, ProbeError};
 use crate::senders::Senders;
 use crate::specs::ProbeSpec;
+
+/// How often it is looked whether a node's name has moved to another address.
+const LOOK_UP_EVERY: Duration = Duration::from_secs(2);
 
 /// Who can be woken: one bell per node.
 #[derive(Clone, Default)]
@@ -110,6 +115,7 @@ impl Probes {
                 clock: self.clock,
                 learned: self.learned.clone(),
                 link: None,
+                looked_up: Instant::now(),
                 knows_capacity: false,
                 said: None,
             };
@@ -127,6 +133,8 @@ struct Probe {
     clock: Clock,
     learned: Learned,
     link: Option<Link>,
+    /// When it was last looked whether the name still means the server at the other end of the link.
+    looked_up: Instant,
     /// The node has said over this link how many connections it takes.
     knows_capacity: bool,
     /// What was said last about its failures: the same is not said twice.
@@ -137,6 +145,7 @@ impl Probe {
     async fn run(mut self) {
         loop {
             let begun = Instant::now();
+            self.follow_the_name().await;
             if let Some(event) = self.check().await {
                 self.cluster.send(event);
             }
@@ -156,6 +165,28 @@ impl Probe {
             }
         }
         *self.bell.due.lock() = None;
+    }
+
+    /// A name may move to another server while this link, and the backends of before, go on with the old one: then all of
+    /// them are made anew. A name that cannot be resolved says nothing about what is connected already.
+    async fn follow_the_name(&mut self) {
+        let Backend { hostname, port, .. } = &self.spec.backend;
+        let is_name = !hostname.starts_with(['/', '@']) && hostname.parse::<IpAddr>().is_err();
+        let peer = self.link.as_ref().and_then(Link::peer);
+        let Some(peer) = peer.filter(|_| is_name && self.looked_up.elapsed() >= LOOK_UP_EVERY) else {
+            return;
+        };
+        self.looked_up = Instant::now();
+        let looking = timeout(self.spec.check.timeout, lookup_host((hostname.as_str(), *port)));
+        let Ok(Ok(found)) = looking.await else { return };
+        let found: Vec<IpAddr> = found.map(|address| address.ip()).collect();
+        if found.is_empty() || found.contains(&peer) {
+            return;
+        }
+        let node = self.spec.node;
+        tracing::warn!(node = node.0, hostname, old = %peer, new = ?found, "the node's name has moved");
+        self.link = None;
+        self.cluster.send(Event::Moved { node });
     }
 
     /// One check, and what to report of it.

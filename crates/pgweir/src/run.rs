@@ -12,7 +12,7 @@ use std::time::Duration;
 use admin::view::{ProcessState, Shutdown};
 use admin::{AdminConsole, AdminView};
 use anyhow::Context;
-use cluster::{Core, Freshness, NodeReport, NodeState, Topology};
+use cluster::{Core, Freshness, Hint, NodeReport, NodeState, Topology};
 use config::Config;
 use proxy::capacity::Capacities;
 use proxy::listener::Inherited;
@@ -39,7 +39,7 @@ use crate::signals::{Asked, Signals};
 use crate::stopping::{Step, Stopping};
 use crate::view::View;
 use crate::vocabulary::Words;
-use crate::{drain, files, http, inherited, pcp, specs};
+use crate::{drain, files, http, inherited, pcp, specs, status_file};
 
 /// How long the start waits for the nodes' first answers before clients are let in. With a node that does not answer
 /// it takes that long.
@@ -106,6 +106,7 @@ struct Shared {
     senders: Senders,
     wish: sampler::Wish,
     capacities: Arc<Capacities>,
+    hints: Published<Hint>,
 }
 
 impl Shared {
@@ -122,6 +123,7 @@ impl Shared {
             health: Health::default(),
             senders: Senders::default(),
             capacities: Arc::default(),
+            hints: Published::new(core.hint()),
             config: Published::new(config),
             tls: Published::new(tls),
             metrics,
@@ -147,7 +149,9 @@ impl Start<'_> {
         tracing::info!(version = env!("CARGO_PKG_VERSION"), file = %self.file.display(), "pgweir starts");
         let metrics = Arc::new(Metrics::new(&Words::new().vocabulary(), self.clock.started_at())?);
         metrics.set_nodes(&specs::labels(&config))?;
+        let hint = config.status_file.as_deref().map(status_file::read).unwrap_or_default();
         let core = Core::new(specs::settings(&config), specs::nodes(&config), self.clock.now());
+        let core = core.with_hint(&hint);
         let tls = TlsSetup::build(&config)?;
         let probe_specs = specs::probes(&config, &tls.nodes);
         let shared = Shared::new(config, tls, &core, metrics);
@@ -207,7 +211,11 @@ impl Start<'_> {
             metrics: Arc::clone(&shared.metrics),
             clock: self.clock,
             events: shared.events.clone(),
+            hints: shared.hints.clone(),
         };
+        if let Some(path) = shared.config.load().status_file.clone() {
+            status_file::keep(&self.tasks, path, shared.hints.clone());
+        }
         Cluster::start(core, outlets).context("cannot start the cluster's thread")
     }
 

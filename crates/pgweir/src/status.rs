@@ -48,6 +48,7 @@ const NODES: &[(&str, &str)] = &[
     ("port", "port"),
     ("status", "status"),
     ("role", "role"),
+    ("reason", "reason"),
     ("weight", "lb_weight"),
     ("delay", "replication_delay_bytes"),
     ("timeline", "timeline"),
@@ -139,8 +140,11 @@ mod tests {
         assert_eq!(lines[1], "clients: 2 total");
         assert_eq!(
             lines[4],
-            "node  hostname  port  status  role     weight  delay  timeline  position  since"
+            "node  hostname  port  status  role     reason  weight  delay  timeline  position  since"
         );
-        assert_eq!(lines[5], "0     db0       5432  up      primary  0.500   -      -         -         -");
+        assert_eq!(
+            lines[5],
+            "0     db0       5432  up      primary  -       0.500   -      -         -         -"
+        );
     }
 }

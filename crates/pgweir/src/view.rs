@@ -7,9 +7,9 @@ use admin::AdminView;
 use admin::view::{
     Awaited, ClientRow, ClientState, DatabaseStats, DatabaseTotals, Delay, Endpoint, ErrorCounts, EventRow,
     HealthRow, MemoryRow, NodeRow, PoolRow, ProcessInfo, ProcessState, RouteRow, ServerRow, ServerState,
-    StatementCounts, StatementRow,
+    Source, StatementCounts, StatementRow,
 };
-use cluster::{Facts, Freshness, Node, NodeId, NodeReport, Role, Topology};
+use cluster::{Facts, Freshness, Node, NodeId, NodeReport, Reason, Role, Topology, Upstream};
 use config::Config;
 use proxy::Proxy;
 use proxy::pool::Pool;
@@ -65,6 +65,9 @@ impl View {
             timeline: facts.and_then(|facts| facts.timeline),
             lsn: facts.and_then(|facts| facts.lsn).map(|lsn| lsn.0),
             fresh_as_of: self.fresh_as_of(node.id),
+            reason: report.map_or(Reason::NotChecked, |report| report.reason).as_str(),
+            failed_checks: report.map_or(0, |report| report.failures),
+            upstream: facts.and_then(upstream),
         }
     }
 }
@@ -232,6 +235,13 @@ fn database_totals(totals: &Totals) -> DatabaseTotals {
 
 fn seen_role(facts: Facts) -> Role {
     if facts.in_recovery { Role::Standby } else { Role::Primary }
+}
+
+fn upstream(facts: Facts) -> Option<Source> {
+    match facts.upstream {
+        Upstream::Streaming { from, silent_for } => Some(Source { node: from, silent_for }),
+        Upstream::None => None,
+    }
 }
 
 fn statements(counters: &NodeMetrics) -> StatementCounts {

@@ -4,7 +4,7 @@ use protocol::table::Cell;
 
 use super::{ColumnSpec, Rows, Scene, int4, int8, text};
 use crate::render;
-use crate::view::NodeRow;
+use crate::view::{NodeRow, Source};
 
 pub(super) const POOL_NODES: &[ColumnSpec] = &[
     int4("node_id"),
@@ -42,6 +42,9 @@ pub(super) const NODES: &[ColumnSpec] = &[
     int8("timeline"),
     text("replay"),
     text("fresh_as_of"),
+    text("reason"),
+    int4("failed_checks"),
+    text("upstream"),
 ];
 
 pub(super) const BACKEND_STATS: &[ColumnSpec] = &[
@@ -105,13 +108,25 @@ pub(super) fn nodes(scene: &Scene<'_>) -> Rows {
             Cell::from(node.timeline),
             Cell::from(node.lsn.map(render::lsn)),
             Cell::from(node.fresh_as_of.map(render::time)),
+            Cell::from(node.reason),
+            Cell::from(node.failed_checks),
+            Cell::from(node.upstream.map(upstream)),
         ]
     });
-    let join = |(mut row, more): (Vec<Cell>, [Cell; 4])| {
+    let join = |(mut row, more): (Vec<Cell>, [Cell; 7])| {
         row.extend(more);
         row
     };
     pool_nodes(scene).into_iter().zip(more).map(join).collect()
+}
+
+/// `node 0`, or `elsewhere`, and for how long it has been silent.
+fn upstream(source: Source) -> String {
+    let from = source.node.map_or_else(|| "elsewhere".to_owned(), |node| format!("node {node}"));
+    match source.silent_for {
+        Some(silent) => format!("{from}, silent for {} ms", silent.as_millis()),
+        None => from,
+    }
 }
 
 pub(super) fn backend_stats(scene: &Scene<'_>) -> Rows {

@@ -106,7 +106,7 @@ pub const COMMANDS: &[Command] = &[
             "SHOW NODES",
             Rights::Anyone,
             nodes::NODES,
-            "SHOW POOL_NODES with the address, timeline, WAL position and freshness of each node.",
+            "SHOW POOL_NODES with the address, timeline, WAL position and freshness of each node, and the evidence for its state.",
             nodes::nodes,
         )
     },

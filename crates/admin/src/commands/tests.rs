@@ -193,7 +193,10 @@ async fn pool_nodes_look_as_in_pgpool() {
     let other = Caller { session: 99, ..ordinary() };
     assert!(lines(&other, "SHOW POOL_NODES").await.iter().all(|line| line.contains("|false|")));
     let nodes = lines(&ordinary(), "PGWEIR SHOW NODES").await;
-    assert_eq!(nodes[1], format!("{}|127.0.0.1|3|16/B374D848|", expected[1]));
+    assert_eq!(
+        nodes[1],
+        format!("{}|127.0.0.1|3|16/B374D848||check_ok|0|node 0, silent for 1200 ms", expected[1])
+    );
     assert_eq!(
         lines(&ordinary(), "SHOW POOL_BACKEND_STATS").await[0],
         "0|db0|5432|up|primary|10|1|2|3|4|5|6|7|8"

@@ -139,6 +139,8 @@ struct NodeFull {
     timeline: Option<u32>,
     replay: Option<String>,
     fresh_as_of: Option<String>,
+    reason: &'static str,
+    failed_checks: u32,
 }
 
 impl NodeFull {
@@ -162,6 +164,8 @@ impl NodeFull {
             timeline: node.timeline,
             replay: node.lsn.map(render::lsn),
             fresh_as_of: node.fresh_as_of.map(render::rfc3339),
+            reason: node.reason,
+            failed_checks: node.failed_checks,
             brief: NodeBrief::of(node),
         }
     }

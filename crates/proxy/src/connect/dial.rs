@@ -1,8 +1,12 @@
 //! From an address to a socket: Unix or TCP, every address of a name, one deadline.
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
@@ -13,6 +17,8 @@ use crate::stream::Stream;
 
 /// The most addresses of one name that are tried.
 const MAX_ADDRESSES: usize = 16;
+/// How long one address may keep the next from being tried.
+const STAGGER: Duration = Duration::from_millis(250);
 
 pub(super) async fn dial(
     address: &NodeAddress,
@@ -34,23 +40,48 @@ pub(super) async fn dial(
     Ok(Stream::Tcp(stream))
 }
 
-/// The first address that takes a connection. Each gets its share of the time that is left, so that one
-/// that swallows packets does not keep the others from being tried.
+/// The first address that takes a connection. The next one is tried when one has failed, or has not answered for a
+/// moment, so that one that swallows packets holds nobody up; whoever answers first is taken (RFC 8305, without its
+/// sorting).
 async fn first_of(addresses: Vec<SocketAddr>, deadline: Instant) -> Result<TcpStream, ConnectError> {
     let none = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     let mut failure = ConnectError::Resolve(none);
-    let mut left = u32::try_from(addresses.len()).unwrap_or(1);
-    for address in addresses {
-        let now = Instant::now();
-        let share = deadline.saturating_duration_since(now) / left.max(1);
-        left = left.saturating_sub(1);
-        failure = match timeout_at(now + share, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => ConnectError::Unreachable(error),
-            Err(_) => ConnectError::TimedOut,
+    let mut next = addresses.into_iter();
+    let mut trying: Vec<Attempt> = Vec::new();
+    loop {
+        trying.extend(next.next().map(|address| -> Attempt { Box::pin(TcpStream::connect(address)) }));
+        if trying.is_empty() {
+            return Err(failure);
+        }
+        let until = match next.len() {
+            0 => deadline,
+            _ => deadline.min(Instant::now() + STAGGER),
         };
+        match timeout_at(until, any(&mut trying)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => failure = ConnectError::Unreachable(error),
+            Err(_) if Instant::now() >= deadline => return Err(ConnectError::TimedOut),
+            Err(_) => {}
+        }
     }
-    Err(failure)
+}
+
+/// A connection that is being made.
+type Attempt = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
+
+/// Waits for the first that ends, and takes it out.
+async fn any(trying: &mut Vec<Attempt>) -> io::Result<TcpStream> {
+    std::future::poll_fn(|cx| {
+        let done =
+            trying.iter_mut().enumerate().find_map(|(index, attempt)| match attempt.as_mut().poll(cx) {
+                Poll::Ready(outcome) => Some((index, outcome)),
+                Poll::Pending => None,
+            });
+        let Some((index, outcome)) = done else { return Poll::Pending };
+        drop(trying.swap_remove(index));
+        Poll::Ready(outcome)
+    })
+    .await
 }
 
 impl Keepalive {
@@ -69,8 +100,6 @@ impl Keepalive {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

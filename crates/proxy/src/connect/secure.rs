@@ -31,8 +31,8 @@ pub(super) async fn connect(options: &ConnectOptions, deadline: Instant) -> Resu
             },
             done => done,
         },
-        Policy::Prefer => match encrypted(options, deadline).await {
-            Err(ConnectError::NoTls | ConnectError::Tls(_)) => plain(options, deadline).await,
+        Policy::Prefer => match preferred(options, deadline).await {
+            Err(ConnectError::Tls(_)) => plain(options, deadline).await,
             Err(refused) if is_rule(&refused) => plain(options, deadline).await,
             done => done,
         },
@@ -56,12 +56,32 @@ async fn encrypted(options: &ConnectOptions, deadline: Instant) -> Result<Connec
     handshake(stream, options, Channel::Tls(end_point)).await
 }
 
+/// Over TLS when the node has it; in the clear over the same connection when it has not.
+async fn preferred(options: &ConnectOptions, deadline: Instant) -> Result<Connected, ConnectError> {
+    let mut stream = dial(&options.address, Some(&options.keepalive), deadline).await?;
+    match ask_for_tls(&mut stream).await {
+        Ok(()) => {
+            let shaken = options.tls.connect(stream, &options.address.hostname).await;
+            let Encrypted { stream, end_point } = shaken.map_err(ConnectError::Tls)?;
+            handshake(stream, options, Channel::Tls(end_point)).await
+        }
+        Err(ConnectError::NoTls) => handshake(stream, options, Channel::Plain).await,
+        Err(error) => Err(error),
+    }
+}
+
 /// Asks the node for TLS and does the handshake.
 pub(super) async fn encrypt(
     mut stream: Stream,
     address: &NodeAddress,
     tls: &NodeTls,
 ) -> Result<Encrypted, ConnectError> {
+    ask_for_tls(&mut stream).await?;
+    tls.connect(stream, &address.hostname).await.map_err(ConnectError::Tls)
+}
+
+/// Asks; the node's agreement is the only success.
+async fn ask_for_tls(stream: &mut Stream) -> Result<(), ConnectError> {
     let mut request = BytesMut::new();
     write::ssl_request(&mut request);
     stream.write_all(&request).await.map_err(ConnectError::Lost)?;
@@ -71,7 +91,7 @@ pub(super) async fn encrypt(
         return Err(ConnectError::Closed);
     }
     match answer {
-        [b'S'] => tls.connect(stream, &address.hostname).await.map_err(ConnectError::Tls),
+        [b'S'] => Ok(()),
         [b'N'] => Err(ConnectError::NoTls),
         // An error told before TLS may be anybody's: it is not shown (CVE-2024-10977).
         [b'E'] => Err(ConnectError::Protocol("an error in reply to the request for TLS")),

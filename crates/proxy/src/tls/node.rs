@@ -12,14 +12,15 @@ use bytes::Bytes;
 use config::{BackendSslMode, Config};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use tokio_rustls::rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
+use tokio_rustls::rustls::client::{Resumption, WantsClientCert, verify_server_cert_signed_by_trust_anchor};
 use tokio_rustls::rustls::crypto::{
     WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
 };
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, Error, RootCertStore,
+    SignatureScheme,
 };
 
 use super::stream::{Socket, Tls};
@@ -101,17 +102,7 @@ impl NodeTls {
             BackendSslMode::Require if !roots.is_empty() => Check::Chain,
             _ => Check::Nothing,
         };
-        let verifier = NodeVerifier {
-            check,
-            store: files::roots(&roots),
-            roots: roots.clone(),
-            algorithms: provider().signature_verification_algorithms,
-        };
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| TlsError::of("backend_sslmode", error))?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier));
+        let builder = verifying("backend_sslmode", check, &roots)?;
         let (mut client, own) = match (&config.backend_ssl_cert, &config.backend_ssl_key) {
             (Some(cert), Some(key)) => {
                 let chain = files::certificates("backend_ssl_cert", cert)?;
@@ -129,6 +120,23 @@ impl NodeTls {
         client.resumption = Resumption::disabled();
         let made_from = Some(MadeFrom { mode, roots, own });
         Ok(Self { policy, config: Some(Arc::new(client)), made_from })
+    }
+
+    /// Towards the pgweir that runs this configuration: what it shows must be in, or signed by, `ssl_cert`. Nothing when
+    /// it takes no TLS.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn towards_ourselves(config: &Config) -> Result<Option<Self>, TlsError> {
+        let Some(path) = config.ssl_cert.as_deref().filter(|_| config.ssl != config::Ssl::Off) else {
+            return Ok(None);
+        };
+        let roots = files::certificates("ssl_cert", path)?;
+        let mut client = verifying("ssl_cert", Check::Chain, &roots)?.with_no_client_auth();
+        client.alpn_protocols = vec![ALPN.to_vec()];
+        client.resumption = Resumption::disabled();
+        let made_from = Some(MadeFrom { mode: BackendSslMode::VerifyCa, roots, own: Vec::new() });
+        Ok(Some(Self { policy: Policy::Require, config: Some(Arc::new(client)), made_from }))
     }
 
     /// When it is asked for.
@@ -151,6 +159,25 @@ impl NodeTls {
         let end_point = shown.and_then(|shown| certificate::end_point(shown));
         Ok(Encrypted { stream: Stream::Tls(Box::new(Tls::new(stream.into()))), end_point })
     }
+}
+
+/// The beginning of a configuration, up to what we show ourselves.
+fn verifying(
+    key: &'static str,
+    check: Check,
+    roots: &[CertificateDer<'static>],
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, TlsError> {
+    let verifier = NodeVerifier {
+        check,
+        store: files::roots(roots),
+        roots: roots.to_vec(),
+        algorithms: provider().signature_verification_algorithms,
+    };
+    Ok(ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| TlsError::of(key, error))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier)))
 }
 
 /// How much of a node's certificate is looked at. That the node has its key is always verified.

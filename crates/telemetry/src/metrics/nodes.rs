@@ -106,6 +106,7 @@ pub struct NodeMetrics {
     pub latency: Latency,
     /// 1 when it may be used.
     pub up: IntGauge,
+    checks: CounterSet,
     errors: CounterSet,
     backends: GaugeSet,
     role: GaugeSet,
@@ -125,6 +126,11 @@ impl NodeMetrics {
     pub fn statement(&self, kind: Kind, reason: usize) {
         self.statements.inc(kind.position());
         self.routed.inc(reason);
+    }
+
+    /// Counts a health check: how it failed, by position in [`Vocabulary::connect_failures`], if it has.
+    pub fn checked(&self, failure: Option<usize>) {
+        self.checks.inc(failure.map_or(0, |position| position.saturating_add(1)));
     }
 
     /// Counts an error that the node answered with.
@@ -182,6 +188,7 @@ pub(super) struct NodeFamilies {
     connect_failures: IntCounterVec,
     received_bytes: IntCounterVec,
     sent_bytes: IntCounterVec,
+    checks: IntCounterVec,
     errors: IntCounterVec,
     backends: IntGaugeVec,
     info: IntGaugeVec,
@@ -194,6 +201,7 @@ pub(super) struct NodeFamilies {
     lag_seconds: GaugeVec,
     route_reasons: Vec<&'static str>,
     connect_reasons: Vec<&'static str>,
+    check_results: Vec<&'static str>,
     roles: Vec<&'static str>,
 }
 
@@ -206,6 +214,7 @@ impl NodeFamilies {
             connect_failures: families.counters("pgweir_backend_connect_failures_total")?,
             received_bytes: families.counters("pgweir_backend_received_bytes_total")?,
             sent_bytes: families.counters("pgweir_backend_sent_bytes_total")?,
+            checks: families.counters("pgweir_health_checks_total")?,
             errors: families.counters("pgweir_node_errors_total")?,
             backends: families.gauges("pgweir_backends")?,
             info: families.gauges("pgweir_node_info")?,
@@ -218,6 +227,7 @@ impl NodeFamilies {
             lag_seconds: families.plain_gauges("pgweir_node_replication_lag_seconds")?,
             route_reasons: words.route_reasons.to_vec(),
             connect_reasons: words.connect_failures.to_vec(),
+            check_results: ["ok"].into_iter().chain(words.connect_failures.iter().copied()).collect(),
             roles: words.roles.to_vec(),
         })
     }
@@ -247,6 +257,7 @@ impl NodeFamilies {
             connect_time: self.connect_time.get_metric_with_label_values(&node)?,
             latency: self.latency.node(&id),
             up: self.up.get_metric_with_label_values(&node)?,
+            checks: CounterSet::new("pgweir_health_checks_total", &self.checks, &node, &self.check_results)?,
             errors: CounterSet::new("pgweir_node_errors_total", &self.errors, &node, Severity::WORDS)?,
             backends: GaugeSet::new("pgweir_backends", &self.backends, &node, BackendState::WORDS)?,
             role: GaugeSet::new("pgweir_node_role", &self.role, &node, &self.roles)?,

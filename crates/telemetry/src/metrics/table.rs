@@ -110,6 +110,11 @@ pub const METRICS: &[MetricRow] = &[
         &[],
         "Sessions that were refused because no backend came free within query_wait_timeout.",
     ),
+    counter(
+        "pgweir_health_checks_total",
+        &["node", "result"],
+        "Health checks of a node by what came of them; rejected and not_ready are answers, and no failover.",
+    ),
     gauge("pgweir_node_info", &["node", "hostname", "port"], "Always 1; where the node of that id is."),
     gauge("pgweir_node_up", &["node"], "1 when the node may be used, else 0."),
     gauge("pgweir_node_role", &["node", "role"], "1 for the role that the node has now, 0 for the others."),
