@@ -67,11 +67,8 @@ pub(super) struct Counting {
     reason: Reason,
     route: Route,
     talk: Option<Box<RefCell<Talk>>>,
-    read_only: Option<Observation>,
     wrote: Cell<bool>,
     read: Cell<bool>,
-    /// Transactions that have ended on this lease.
-    ended: Cell<Ordinal>,
     /// It may be sent notifications: its silence means nothing.
     listens: Cell<bool>,
     running: Box<Running>,
@@ -89,6 +86,10 @@ pub(super) struct Running {
     /// How long the answer took that has come last.
     took: Cell<Duration>,
     calls: RefCell<Calls>,
+    /// Transactions that have ended on this lease.
+    ended: Cell<Ordinal>,
+    /// What is told of a node that turns out to be read-only.
+    read_only: Option<Observation>,
 }
 
 impl Running {
@@ -99,6 +100,8 @@ impl Running {
             begun: Cell::new(None),
             took: Cell::new(Duration::ZERO),
             calls: RefCell::default(),
+            ended: Cell::new(0),
+            read_only: None,
         }
     }
 
@@ -107,6 +110,7 @@ impl Running {
         self.asked.set(None);
         self.answered.set(Instant::now());
         self.begun.set(None);
+        self.ended.set(0);
         self.calls.get_mut().clear();
     }
 }
@@ -122,6 +126,7 @@ impl Counting {
     ) -> Self {
         let mut running = running.unwrap_or_else(|| Box::new(Running::new()));
         running.renew();
+        running.read_only = read_only;
         Self {
             node,
             worker: Arc::clone(worker),
@@ -131,10 +136,8 @@ impl Counting {
             reason,
             route: route(target),
             talk,
-            read_only,
             wrote: Cell::new(false),
             read: Cell::new(false),
-            ended: Cell::new(0),
             listens: Cell::new(false),
             running,
         }
@@ -178,7 +181,7 @@ impl Counting {
 
     /// Transactions that have ended on this lease.
     pub(super) fn ended(&self) -> Ordinal {
-        self.ended.get()
+        self.running.ended.get()
     }
 
     /// It may be sent notifications.
@@ -289,13 +292,15 @@ impl Watch for Counting {
         if let Some(node) = &self.node {
             node.error(grade(severity));
         }
-        if let Some(observation) = self.read_only.filter(|_| code == SqlState::READ_ONLY_SQL_TRANSACTION.0) {
+        if let Some(observation) =
+            self.running.read_only.filter(|_| code == SqlState::READ_ONLY_SQL_TRANSACTION.0)
+        {
             self.worker.shared.observe(observation);
         }
     }
 
     fn transaction(&self) {
-        self.ended.set(self.ended.get().wrapping_add(1));
+        self.running.ended.set(self.running.ended.get().wrapping_add(1));
         self.worker.shared.deps.metrics.transactions.inc();
         self.tally.add(Count::Transactions, 1);
         if let Some(begun) = self.running.begun.take() {
