@@ -75,13 +75,7 @@ impl Engine {
                 }
             }
             if fate == Fate::Pass {
-                self.answer += header.len as u64;
-            }
-            if fate == Fate::Pass && status.is_some() {
-                watch.passed(Passed::Ready);
-            }
-            if fate == Fate::Pass && matches!(header.tag, b'C' | b'E' | b'I' | b's' | b'Z') {
-                watch.answered(push, message, std::mem::take(&mut self.answer));
+                self.passes((header.tag, header.len), push, message, watch);
             }
             if fate == Fate::Pass && status == Some(TxStatus::Idle) {
                 watch.transaction();
@@ -109,6 +103,17 @@ impl Engine {
             if header.tag == b'Z' && self.is_settled() {
                 return Ok(ServerStep::Settled);
             }
+        }
+    }
+
+    /// What is counted of a message for the client.
+    fn passes(&mut self, (tag, len): (u8, usize), push: Push, message: &[u8], watch: &dyn Watch) {
+        self.answer += len as u64;
+        if tag == b'Z' {
+            watch.passed(Passed::Ready);
+        }
+        if matches!(tag, b'C' | b'E' | b'I' | b's' | b'Z') {
+            watch.answered(push, message, std::mem::take(&mut self.answer));
         }
     }
 

@@ -12,6 +12,7 @@ use router::{ParseOptions, Policy, Reason, Target, TxView, decide};
 
 use super::Session;
 use crate::catalog::Knowledge;
+use crate::engine::Unit;
 use crate::shared::Worker;
 
 /// The console, with what the session knows.
@@ -44,6 +45,13 @@ impl Session {
             bound: self.bound(&topology),
             topology,
         }
+    }
+
+    /// The first digits of the fingerprint are those of SHOW POOL_STATEMENTS.
+    pub(super) fn log_route(&self, node: NodeId, reason: Reason, unit: &Unit) {
+        let (client, kind) = (self.client.entry.id, unit.verdict.kind.as_str());
+        let fingerprint = format!("{:016x}", unit.verdict.print);
+        tracing::info!(client, node = %node, reason = reason.as_str(), kind, fingerprint, "statement routed");
     }
 
     /// Where the session is held, and by what.

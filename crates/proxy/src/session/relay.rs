@@ -163,13 +163,6 @@ impl Session {
         }
     }
 
-    /// The first digits of the fingerprint are those of SHOW POOL_STATEMENTS.
-    fn log_route(&self, node: cluster::NodeId, reason: Reason, unit: &Unit) {
-        let (client, kind) = (self.client.entry.id, unit.verdict.kind.as_str());
-        let fingerprint = format!("{:016x}", unit.verdict.print);
-        tracing::info!(client, node = %node, reason = reason.as_str(), kind, fingerprint, "statement routed");
-    }
-
     /// Whether the unit's answer tells how fast the node is: that of a lone read.
     fn times(&mut self, unit: &Unit) -> bool {
         let alone = matches!(unit.boundary, Boundary::Query | Boundary::Sync)
