@@ -180,7 +180,7 @@ fn au_04_unknown_users_are_asked_as_known_ones() -> Result<()> {
     for (secret, asked) in [(stored(&cluster, "bench")?, 10), ("TEXTbench".to_owned(), 5)] {
         let weir = with_secret(&cluster, "bench", &secret, hba())?;
         assert_eq!((offer(&weir, "bench")?, offer(&weir, "nobody")?), (asked, asked));
-        assert_eq!(login(weir.port(), &Login::new("nobody", "bench"))?, "28P01");
+        assert_eq!(weir.login(&Login::new("nobody", "bench"))?, "28P01");
     }
     Ok(())
 }
@@ -211,9 +211,9 @@ fn names_do_not_write_the_log() -> Result<()> {
     let yaml = "log_connections: on\nlog_disconnections: on\n".to_owned();
     let weir = Pgweir::start_with(&cluster, &PgweirOptions { yaml, auth, ..PgweirOptions::default() })?;
     let forged = "joe\n2026-01-01T00:00:00Z  INFO forged\u{1b}[2J";
-    assert_eq!(login(weir.port(), &Login::new(forged, "bench"))?, "28000");
-    assert_eq!(login(weir.port(), &Login::new("bench", forged))?, "3D000");
-    assert_eq!(login(weir.port(), &Login::bench().with("application_name", forged))?, "");
+    assert_eq!(weir.login(&Login::new(forged, "bench"))?, "28000");
+    assert_eq!(weir.login(&Login::new("bench", forged))?, "3D000");
+    assert_eq!(weir.login(&Login::bench().with("application_name", forged))?, "");
     ensure!(
         eventually(Duration::from_secs(5), || weir.log().contains("client disconnected")),
         "{}",
