@@ -69,10 +69,11 @@ regress-sql: ## PostgreSQL's own regression scripts through the classifier (fetc
 	@scripts/regress-sql.sh target/regress
 	@$(CARGO) run -q -p pgweir-router --example regress target/regress/sql
 
-bench: ## pgbench against direct, pgweir and the installed ones of PgBouncer, Pgpool-II, HAProxy; writes docs/benchmarks.md
+bench: ## the whole table of docs/benchmarks.md, against direct and the installed ones of PgBouncer, Pgpool-II, HAProxy; a quarter of an hour
 	@scripts/need.sh bench
 	@$(CARGO) build --release -p pgweir
-	@python3 benches/bench.py --write docs/benchmarks.md $(BENCH)
+	@python3 benches/bench.py --rounds 5 --seconds 2 --write docs/benchmarks.md $(BENCH)
+	@$(if $(BENCH),:,python3 benches/logins.py --write docs/benchmarks.md)
 
 bench-quick: ## the same in a few minutes, printed only
 	@scripts/need.sh bench

@@ -14,7 +14,7 @@ import sys
 import machine
 import workloads
 from peers import INSTALLABLE, KINDS
-from report import write_sections
+from report import need_places, write_plot, write_sections
 from servers import Cluster, Stage
 
 
@@ -25,7 +25,7 @@ FOREIGN = ("PgBouncer", "HAProxy", "Pgpool-II")
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = list(workloads.ALL)
-    parser.add_argument("--rounds", type=int, default=3, help="how often each cell is measured (default 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each cell is measured (default 3; make bench: 5)")
     parser.add_argument("--seconds", type=int, default=5, help="how long each measurement takes (default 5)")
     parser.add_argument("--only", default=",".join(names), help=f"workloads, of {','.join(names)} (default all)")
     parser.add_argument("--peers", default=",".join(KINDS), help=f"of {','.join(KINDS)} (default all installed)")
@@ -74,28 +74,38 @@ def measure(options, stage):
     peers = usable(options)
     print(f"{machine.summary()}; making a primary and two standbys", file=sys.stderr)
     cluster = Cluster(stage)
-    sections, raw = {}, []
+    raw = []
     for name in options.only:
-        sections[name], cells = workloads.ALL[name].measure(stage, cluster, peers, options)
+        try:
+            body, cells = workloads.ALL[name].measure(stage, cluster, peers, options)
+        except (machine.Trouble, OSError) as trouble:
+            # What can be measured still is; the page keeps what it had.
+            print(f"  {name}: {trouble}", file=sys.stderr)
+            raw.append({"workload": name, "row": "", "peer": "", "error": str(trouble)})
+            continue
         raw.extend(cells)
-        print(f"\n{sections[name]}\n", flush=True)
-    return sections, raw
+        print(f"\n{body}\n", flush=True)
+        if options.write:
+            plot = workloads.plot(name, cells)
+            # At once: a run that is stopped has not been for nothing.
+            write_sections(options.write, {name: body + write_plot(options.write, name, plot)})
+    return raw
 
 
 def main():
     options = arguments()
     signal.signal(signal.SIGTERM, interrupted)
     try:
+        if options.write:
+            need_places(options.write, options.only)
         with Stage() as stage:
-            sections, raw = measure(options, stage)
+            raw = measure(options, stage)
     except KeyboardInterrupt:
         print("stopped; everything that was started has ended", file=sys.stderr)
         return 130
     except machine.Trouble as trouble:
         print(f"bench: {trouble}", file=sys.stderr)
         return 1
-    if options.write:
-        write_sections(options.write, sections)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"machine": machine.facts(), "measurements": raw}, file, indent=1)

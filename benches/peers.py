@@ -20,6 +20,12 @@ class Setup:
     weights: tuple
     # Backends per node.
     pool_size: int
+    # Clients may use TLS, with a certificate that is made for the run.
+    tls: bool = False
+    # pgweir's worker threads.
+    workers: str = "auto"
+    # The nodes' ports where they are not the cluster's.
+    ports: tuple = ()
 
 
 class Peer:
@@ -31,6 +37,7 @@ class Peer:
 
     def __init__(self, stage, cluster, binary, setup):
         self.stage, self.cluster, self.binary, self.setup = stage, cluster, binary, setup
+        self.ports = setup.ports or cluster.ports
         self.port = free_port()
         self.process = None
         self.version = self.find_version()
@@ -75,11 +82,12 @@ class Direct(Peer):
         return f"PostgreSQL {self.cluster.version()}"
 
     def start(self):
-        self.port = self.cluster.primary
+        self.port = self.ports[0]
 
 
 class Pgweir(Peer):
     label = "pgweir"
+    workers = None
 
     @classmethod
     def available(cls, binary):
@@ -98,22 +106,32 @@ class Pgweir(Peer):
             os.chmod(program, 0o755)
         weights = self.setup.weights
         nodes = "".join(f"  - {{ hostname: 127.0.0.1, port: {port}, weight: {weight} }}\n"
-                        for port, weight in zip(self.cluster.ports, weights))
+                        for port, weight in zip(self.ports, weights))
+        tls = "ssl: allow\nssl_cert: {}\nssl_key: {}\n".format(*certificate(stage)) if self.setup.tls else ""
         passwords = stage.write("pool_passwd", "bench:TEXTbench\n")
         hba = stage.write("pool_hba.conf", "host all all 127.0.0.1/32 trust\n")
         config = stage.write("pgweir.yaml", f"""
 listen_addresses: ["127.0.0.1"]
 port: {self.port}
+workers: {self.workers or self.setup.workers}
+max_client_conn: 12000
 metrics_listen: "off"
 backends:
 {nodes}
-default_pool_size: {self.setup.pool_size}
+{tls}default_pool_size: {self.setup.pool_size}
 enable_pool_hba: on
 pool_hba_file: {hba}
 pool_passwd: {passwords}
 sr_check_user: bench
 """)
         self.launch(program, "run", "-f", config)
+
+
+class Pgweir1(Pgweir):
+    """As PgBouncer: what one thread costs, which waits less often for more at once."""
+
+    label = "pgweir, 1 worker"
+    workers = "1"
 
 
 class PgBouncer(Peer):
@@ -126,7 +144,10 @@ class PgBouncer(Peer):
         return numbers[:2] >= [1, 21]
 
     def start(self):
-        node = f"host=127.0.0.1 port={self.cluster.primary} dbname=bench user=bench"
+        node = f"host=127.0.0.1 port={self.ports[0]} dbname=bench user=bench"
+        tls = ""
+        if self.setup.tls:
+            tls = "client_tls_sslmode = allow\nclient_tls_cert_file = {}\nclient_tls_key_file = {}\n".format(*certificate(self.stage))
         users = self.stage.write("userlist.txt", '"bench" "bench"\n')
         prepared = "max_prepared_statements = 200" if self._tracks_statements() else ""
         config = self.stage.write("pgbouncer.ini", f"""
@@ -145,7 +166,7 @@ default_pool_size = {self.setup.pool_size}
 log_connections = 0
 log_disconnections = 0
 {prepared}
-""")
+{tls}""")
         self.launch(machine.find_program(self.program), config)
 
     def database(self, mode):
@@ -168,7 +189,7 @@ defaults
   timeout server 1h
 listen pg
   bind 127.0.0.1:{self.port}
-  server p 127.0.0.1:{self.cluster.primary}
+  server p 127.0.0.1:{self.ports[0]}
 """)
         self.launch(machine.find_program(self.program), "-db", "-f", config)
 
@@ -207,9 +228,20 @@ health_check_period = 0
         self.launch(machine.find_program(self.program), "-n", "-f", config, "-F", empty, "-k", passwords)
 
 
-KINDS = {"direct": Direct, "pgweir": Pgweir, "pgbouncer": PgBouncer, "haproxy": HAProxy, "pgpool": Pgpool}
+def certificate(stage):
+    """A self-signed certificate with an elliptic key, and the key: the same for every peer of the run."""
+    crt, key = stage.path("bench.crt"), stage.path("bench.key")
+    if not os.path.exists(crt):
+        stage.call("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days",
+                   "2", "-subj", "/CN=localhost", "-keyout", key, "-out", crt)
+        os.chmod(key, 0o600)
+    return crt, key
+
+
+KINDS = {"direct": Direct, "pgweir": Pgweir, "pgweir1": Pgweir1, "pgbouncer": PgBouncer, "haproxy": HAProxy, "pgpool": Pgpool}
 INSTALLABLE = {
     "pgweir": "cargo build --release -p pgweir",
+    "pgweir1": "cargo build --release -p pgweir",
     "pgbouncer": "apt-get install pgbouncer",
     "haproxy": "apt-get install haproxy",
     "pgpool": "apt-get install pgpool2",

@@ -1,5 +1,6 @@
 """Tables in Markdown, and the file they go into."""
 
+import os
 import re
 
 import machine
@@ -46,6 +47,35 @@ def capacity(workload, row, versions, options, others):
     return "\n\n".join(parts + notes([row], list(row.runs)) + [origin(workload, versions, options, others)])
 
 
+def figure(value, form):
+    return "-" if value is None else format(value, form)
+
+
+def latency(workload, row, versions, options, others):
+    """Median and 99th percentile, and what a peer adds to direct's."""
+    base = row.median("direct", "latency")
+    lines = []
+    for peer in row.runs:
+        middle, high = row.median(peer, "tps"), row.median(peer, "latency")
+        added = "-" if None in (base, high) or peer == "direct" else f"{high - base:.0f}"
+        lines.append([peer, figure(middle, ".0f"), figure(high, ".0f"), added])
+    parts = [f"### {workload.title}", workload.about, f"{row.name}; microseconds:",
+             table(["", "median", "p99", "p99 added to direct"], lines)]
+    return "\n\n".join(parts + notes([row], list(row.runs)) + [origin(workload, versions, options, others)])
+
+
+def encrypted(workload, rows, versions, options, others):
+    """CPU time with and without TLS."""
+    plain, secure = rows
+    lines = []
+    for peer in plain.runs:
+        without, with_it = plain.median(peer, "cpu"), secure.median(peer, "cpu")
+        added = "-" if None in (without, with_it) else f"{with_it - without:.1f}"
+        lines.append([peer, figure(without, ".1f"), figure(with_it, ".1f"), added])
+    parts = [f"### {workload.title}", workload.about, table(["us of CPU a transaction", "plain", "TLS", "TLS costs"], lines)]
+    return "\n\n".join(parts + notes(rows, list(plain.runs)) + [origin(workload, versions, options, others)])
+
+
 def throughput(row, peer):
     tps, base = row.median(peer, "tps"), row.median("direct", "tps")
     if tps is None:
@@ -62,6 +92,27 @@ def notes(rows, peers):
     """What failed and why: a hole in a table is a finding."""
     said = dict.fromkeys(f"{peer}, {row.name}: {row.error(peer)}" for row in rows for peer in peers if row.error(peer))
     return ["Failed: " + "; ".join(said) + "."] if said else []
+
+
+def need_places(path, names):
+    """Before hours of measuring: the page has a place for each of them."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    for name in names:
+        if f"<!-- bench {name} -->" not in text or f"<!-- /bench {name} -->" not in text:
+            raise machine.Trouble(f"{path} has no place for '{name}'")
+
+
+def write_plot(path, name, plot):
+    """Puts a plot beside the page; what shows it there."""
+    if plot is None:
+        return ""
+    title, svg = plot
+    directory = os.path.join(os.path.dirname(os.path.abspath(path)), "plots")
+    os.makedirs(directory, exist_ok=True)
+    with open(os.path.join(directory, f"{name}.svg"), "w", encoding="utf-8") as file:
+        file.write(svg)
+    return f"\n\n![{title}](plots/{name}.svg)"
 
 
 def write_sections(path, sections):

@@ -1,9 +1,11 @@
 """Tests of what turns output into tables: python3 -m unittest discover -s benches."""
 
+import argparse
 import os
 import subprocess
 import tempfile
 import unittest
+from xml.etree import ElementTree
 
 import failover
 import machine
@@ -97,6 +99,33 @@ class Failover(unittest.TestCase):
     def test_the_page_has_a_place_for_it(self):
         with open(os.path.join(machine.ROOT, "docs", "benchmarks.md"), encoding="utf-8") as file:
             self.assertIn("<!-- bench failover -->", file.read())
+
+
+class Plots(unittest.TestCase):
+    def test_a_plot_shows_medians_of_what_worked(self):
+        cells = [{"row": "simple, 32 clients", "peer": "pgweir", "cpu": cpu, "error": ""} for cpu in (10.0, 12.0, 14.0)]
+        cells.append({"row": "simple, 32 clients", "peer": "<HAProxy>", "cpu": None, "error": "refused"})
+        _, svg = workloads.plot("select", cells)
+        root = ElementTree.fromstring(svg)
+        titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
+        self.assertEqual(titles, ["pgweir: 12.0"])
+        self.assertIsNone(workloads.plot("select", []), "nothing to show")
+        self.assertIsNone(workloads.plot("tpcb", cells), "not one of its rows")
+
+    def test_it_stands_beside_the_page(self):
+        with tempfile.TemporaryDirectory() as directory:
+            page = os.path.join(directory, "x.md")
+            self.assertIn("(plots/one.svg)", report.write_plot(page, "one", ("Cost", "<svg/>")))
+            self.assertTrue(os.path.exists(os.path.join(directory, "plots", "one.svg")))
+
+
+class Percentiles(unittest.TestCase):
+    def test_what_is_added_is_the_difference_to_direct(self):
+        row = Row("8 clients, 100 a second", ["direct", "pgweir"])
+        row.runs["direct"], row.runs["pgweir"] = [Figures(80.0, 200.0)], [Figures(120.0, 260.0)]
+        options = argparse.Namespace(rounds=1, seconds=1, binary="/bin/true")
+        said = report.latency(workloads.ALL["latency"], row, [], options, 0.0)
+        self.assertIn("| pgweir | 120 | 260 | 60 |", said)
 
 
 class Processes(unittest.TestCase):

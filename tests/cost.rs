@@ -10,6 +10,8 @@ use harness::{Cluster, ClusterOptions, Pgweir, PgweirOptions, pgbench};
 const SHORT: u32 = 300;
 const LONG: u32 = 1300;
 
+const MODES: [&str; 3] = ["simple", "extended", "prepared"];
+
 /// Instructions of the process for one transaction of one client, in the profile `ci`, which checks overflows.
 const INSTRUCTIONS: f64 = 26_000.0;
 
@@ -66,7 +68,7 @@ fn calls(said: &str, names: &[&str]) -> f64 {
 #[test]
 fn a_transaction_is_two_reads_and_two_writes() -> Result<()> {
     let rig = Rig::new()?;
-    for mode in ["simple", "prepared"] {
+    for mode in MODES {
         let tool = ["--tool=none", "--trace-syscalls=yes"];
         let (short, long) = (rig.said(&tool, mode, SHORT)?, rig.said(&tool, mode, LONG)?);
         let each = |names: &[&str]| (calls(&long, names) - calls(&short, names)) / f64::from(LONG - SHORT);
@@ -88,7 +90,7 @@ fn a_transaction_is_two_reads_and_two_writes() -> Result<()> {
 #[test]
 fn a_transaction_allocates_nothing() -> Result<()> {
     let rig = Rig::new()?;
-    for mode in ["simple", "prepared"] {
+    for mode in MODES {
         let blocks = rig.each(&["--tool=dhat", "--dhat-out-file=/dev/null"], mode, |said| {
             let total = said.lines().find(|line| line.contains("Total:")).context("no total")?;
             number(total, " in ").context("blocks")
@@ -105,7 +107,7 @@ fn a_transaction_allocates_nothing() -> Result<()> {
 fn a_transaction_takes_few_instructions() -> Result<()> {
     let rig = Rig::new()?;
     let limit = if harness::is_optimised()? { INSTRUCTIONS } else { 20.0 * INSTRUCTIONS };
-    for mode in ["simple", "prepared"] {
+    for mode in MODES {
         let tool = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
         let instructions = rig.each(&tool, mode, |said| number(said, "Collected : "))?;
         println!("{mode}: {instructions} instructions a transaction");

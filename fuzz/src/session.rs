@@ -184,7 +184,8 @@ impl Pair {
                 .map_err(|_| Over)?;
             self.to_client.take(&client.bytes(&self.from_server));
             match step {
-                ServerStep::SetupFailed(_) => return Err(Over),
+                // Nothing stands in for anything here: nobody has said that it may.
+                ServerStep::SetupFailed(_) | ServerStep::Anew => return Err(Over),
                 ServerStep::Settled if !self.from_server.is_empty() => {}
                 ServerStep::Settled | ServerStep::More(_) => break,
             }

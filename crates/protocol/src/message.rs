@@ -2,13 +2,15 @@
 //!
 //! A view never needs more of a message than what it shows: a Bind of 64 MB is viewed by its two names.
 
+use std::ffi::CStr;
+
 use crate::frame::HEADER_LEN;
 
 /// The text up to the first zero byte, and what follows it.
 fn cstr(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let end = bytes.iter().position(|&byte| byte == 0)?;
-    let (text, rest) = bytes.split_at_checked(end)?;
-    Some((text, rest.get(1..)?))
+    // The standard library looks for the zero a word at a time here, and byte by byte in an iterator.
+    let text = CStr::from_bytes_until_nul(bytes).ok()?.to_bytes();
+    Some((text, bytes.get(text.len() + 1..)?))
 }
 
 /// What a view of a message that may be incomplete gives.

@@ -209,6 +209,14 @@ impl Tracker {
         std::mem::take(&mut self.events)
     }
 
+    /// Gives back what [`Tracker::take_events`] gave: its memory is used again.
+    pub fn reuse(&mut self, mut events: Vec<Event>) {
+        if self.events.is_empty() {
+            events.clear();
+            self.events = events;
+        }
+    }
+
     /// Whether [`Tracker::take_events`] has something.
     #[must_use]
     pub fn has_events(&self) -> bool {

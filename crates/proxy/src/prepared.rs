@@ -7,48 +7,73 @@ use crate::statements::{StatementId, key};
 /// The statements that one backend holds, least recently used first out.
 #[derive(Debug, Default)]
 pub struct Prepared {
-    /// With the clock of the last use.
-    held: HashMap<StatementId, u64>,
+    held: HashMap<StatementId, Held>,
     clock: u64,
     unnamed: Option<StatementId>,
     /// What it has under names of clients' own; `None` where that is not known.
     own: HashMap<Box<[u8]>, Option<StatementId>>,
 }
 
+/// What is known of a statement that a backend holds.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    /// The clock of the last use.
+    used: u64,
+    /// Under which settings it was parsed, outside of any transaction, when a client's own Parse may be spared.
+    under: Option<Environment>,
+}
+
+/// Settings that a statement was parsed under: equal where they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Environment(pub u64);
+
 /// A statement that a backend is to drop.
 #[derive(Debug, Clone, Copy)]
 pub struct Dropped {
     /// Which one.
     pub id: StatementId,
-    used: u64,
+    held: Held,
 }
 
 impl Prepared {
     /// Whether it holds `id`, which is now the most recently used.
     pub fn touch(&mut self, id: StatementId) -> bool {
         self.clock += 1;
-        self.held.get_mut(&id).map(|used| *used = self.clock).is_some()
+        self.held.get_mut(&id).map(|held| held.used = self.clock).is_some()
+    }
+
+    /// Whether it holds `id`, parsed under these settings; it is the most recently used then.
+    pub fn stands_in(&mut self, id: StatementId, under: Environment) -> bool {
+        let stands = self.held.get(&id).is_some_and(|held| held.under == Some(under));
+        stands && self.touch(id)
+    }
+
+    /// It holds `id`, parsed under these settings; or what it holds is not what the text says any more.
+    pub fn set_environment(&mut self, id: StatementId, under: Option<Environment>) {
+        if let Some(held) = self.held.get_mut(&id) {
+            held.under = under;
+        }
     }
 
     /// It will hold `id`, which it does not now; gives the statement to close when there are more than `max`.
     pub fn insert(&mut self, id: StatementId, max: usize) -> Option<Dropped> {
         let oldest = (self.held.len() >= max.max(1))
-            .then(|| self.held.iter().min_by_key(|(_, used)| **used).map(|(id, _)| *id))
+            .then(|| self.held.iter().min_by_key(|(_, held)| held.used).map(|(id, _)| *id))
             .flatten();
         let dropped = oldest.and_then(|oldest| self.take(oldest));
         self.clock += 1;
-        self.held.insert(id, self.clock);
+        self.held.insert(id, Held { used: self.clock, under: None });
         dropped
     }
 
     /// It will drop `id`, if it holds it.
     pub fn take(&mut self, id: StatementId) -> Option<Dropped> {
-        self.held.remove(&id).map(|used| Dropped { id, used })
+        self.held.remove(&id).map(|held| Dropped { id, held })
     }
 
     /// It has not dropped it.
     pub(crate) fn restore(&mut self, dropped: Dropped) {
-        self.held.entry(dropped.id).or_insert(dropped.used);
+        self.held.entry(dropped.id).or_insert(dropped.held);
     }
 
     /// It does not hold `id`.

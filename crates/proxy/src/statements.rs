@@ -58,6 +58,9 @@ pub struct Statement {
     schema: Schema,
     /// The schema under which a server last accepted it, plus one; 0 when none has.
     accepted: AtomicU64,
+    timeless: bool,
+    /// How long the text in front of `tail` is.
+    sql_len: usize,
 }
 
 impl Statement {
@@ -73,14 +76,13 @@ impl Statement {
         &self.name
     }
 
-    /// What its text says about itself, whatever the catalog says: not to be routed by.
     /// How it was made.
     #[must_use]
     pub fn source(&self) -> Source {
         self.source
     }
 
-    /// What its text says about itself.
+    /// What its text says about itself, whatever the catalog says: not to be routed by.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         self.verdict
@@ -109,10 +111,16 @@ impl Statement {
         self.accepted.load(Ordering::Relaxed) == schema.0 + 1
     }
 
+    /// Parsing it anew says the same as long as its names mean the same.
+    #[must_use]
+    pub fn is_timeless(&self) -> bool {
+        self.timeless
+    }
+
     /// Its text.
     #[must_use]
     pub fn sql(&self) -> &[u8] {
-        self.tail.split(|byte| *byte == 0).next().unwrap_or_default()
+        self.tail.get(..self.sql_len).unwrap_or_default()
     }
 
     /// Appends a Parse message that makes it, named or unnamed.
@@ -214,8 +222,20 @@ impl StatementCache {
         let accepted = AtomicU64::new(0);
         let generation = AtomicU64::new(generation);
         let (name, tail_too) = (id.name().into(), Arc::clone(&tail));
-        let statement =
-            Arc::new(Statement { id, source, name, verdict, generation, tail: tail_too, schema, accepted });
+        let sql = sql_of(&tail);
+        let (sql_len, timeless) = (sql.len(), source == Source::Parse && router::is_timeless(sql));
+        let statement = Arc::new(Statement {
+            id,
+            source,
+            name,
+            verdict,
+            generation,
+            tail: tail_too,
+            schema,
+            accepted,
+            timeless,
+            sql_len,
+        });
         if interned.by_tail.insert(Arc::clone(&tail), Arc::clone(&statement)).is_none() {
             interned.bytes += cost(&tail);
             interned.order.push_back(tail);
@@ -270,6 +290,11 @@ impl Interned {
 /// As much of a name as tells it from others.
 pub(crate) fn key(name: &[u8]) -> &[u8] {
     name.get(..NAME_LEN).unwrap_or(name)
+}
+
+/// The text in a Parse message behind its name.
+fn sql_of(tail: &[u8]) -> &[u8] {
+    tail.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 fn cost(tail: &[u8]) -> usize {

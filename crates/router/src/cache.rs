@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::classify::{ParseOptions, classify_direct, classify_with, hint_of};
+use crate::exact::{Exact, Shape};
 use crate::fingerprint;
 use crate::functions::{FunctionCatalog, NoCatalog};
 use crate::verdict::Verdict;
@@ -23,6 +24,7 @@ pub struct Classifier {
     young: Generation,
     old: Generation,
     per_generation: usize,
+    exact: Exact,
     seed: u64,
     hits: u64,
     misses: u64,
@@ -42,6 +44,7 @@ impl Classifier {
             young: Generation::default(),
             old: Generation::default(),
             per_generation: max_cache_bytes / 2 / ENTRY_BYTES,
+            exact: Exact::new(seed),
             seed,
             hits: 0,
             misses: 0,
@@ -66,11 +69,22 @@ impl Classifier {
         if let Some(verdict) = classify_direct(sql, options) {
             return verdict;
         }
-        let seed = self.seed ^ catalog.generation().rotate_left(17);
+        let generation = catalog.generation();
+        let under = (generation, *options);
+        let shape = if self.per_generation > 0 { Shape::of(sql) } else { None };
+        if let Some(verdict) = shape.as_ref().and_then(|shape| self.exact.get(shape, under)) {
+            self.hits += 1;
+            return verdict;
+        }
+        let seed = self.seed ^ generation.rotate_left(17);
         let key = fingerprint::seeded(sql, options.standard_conforming_strings, seed).0;
         if let Some(verdict) = self.recall(key) {
             // Whether hints are read is not in the key, the hint itself is.
-            return verdict.with_hint(hint_of(sql, options));
+            let verdict = verdict.with_hint(hint_of(sql, options));
+            if let Some(shape) = &shape {
+                self.exact.put(shape, under, verdict);
+            }
+            return verdict;
         }
         let verdict = classify_with(sql, options, catalog);
         self.remember(key, verdict);

@@ -19,6 +19,7 @@ pub mod cache;
 pub mod catalog;
 pub mod classify;
 pub mod decide;
+mod exact;
 pub mod explain;
 pub mod fingerprint;
 pub mod functions;
@@ -36,6 +37,7 @@ mod session;
 pub mod setting;
 mod state;
 mod statement;
+mod timeless;
 mod transaction;
 pub mod verdict;
 
@@ -52,6 +54,7 @@ pub use ops::{
 pub use pick::{Algorithm, Choice, Loads, PeakEwma, Picker};
 pub use reason::Reason;
 pub use setting::{Change, local_value, setting_value, unpin_followed};
+pub use timeless::is_timeless;
 pub use verdict::{
     Access, Changes, Effect, Hint, Isolation, Misroute, PinReason, StatementKind, TxControl, TxMode, Verdict,
 };

@@ -44,6 +44,9 @@ impl Engine {
             {
                 return Ok(ClientStep::Hold);
             }
+            if self.waits_for_stand_in() {
+                return Ok(ClientStep::Hold);
+            }
             if header.tag != b'X' && self.skips_locally(header.tag) {
                 self.drop_message(header.len);
                 continue;
@@ -213,6 +216,7 @@ impl Engine {
     pub(super) fn end_of_batch(&mut self) {
         self.in_batch = false;
         self.gate.bound = false;
+        self.stand_in.end_batch();
         self.statements.end_batch();
     }
 

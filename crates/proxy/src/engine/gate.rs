@@ -64,6 +64,11 @@ impl Gate {
         self.cleared = len;
     }
 
+    /// The unit of `len` bytes that the backend was taken for comes once more.
+    pub(super) fn renew(&mut self, len: usize) {
+        (self.cleared, self.bound) = (len, false);
+    }
+
     /// A message of `len` bytes passes.
     pub(super) fn passed(&mut self, len: usize) {
         self.cleared = self.cleared.saturating_sub(len);
@@ -179,6 +184,7 @@ impl Engine {
     pub fn holds(&self) -> bool {
         match &self.unsettled {
             Some(name) => self.statements.is_unsettled(name),
+            None if self.stand_in.holds_next() => self.stand_in.is_pending(),
             None => self.is_waiting(),
         }
     }

@@ -20,6 +20,7 @@ mod prepare;
 mod refuse;
 mod scan;
 mod server;
+mod stand_in;
 #[cfg(test)]
 mod tests;
 
@@ -241,6 +242,8 @@ pub struct Engine {
     unsettled: Option<Box<[u8]>>,
     /// A batch that goes on elsewhere, until the server has ended it here.
     moving: Option<Moved>,
+    /// Boxed: every idle session is larger by it.
+    stand_in: Box<stand_in::StandIn>,
 }
 
 /// How a batch that moves came out where it began.
@@ -385,6 +388,7 @@ impl Engine {
         self.answer = 0;
         self.in_batch = false;
         self.unsettled = None;
+        self.stand_in.bind();
         self.refused.clear();
         self.gate =
             gate::Gate::new(on_standby, unit.len, !begin.is_empty() || unit.verdict.tx != TxControl::None);
@@ -434,6 +438,7 @@ impl Engine {
         if self.tracker.has_events() {
             let events = self.tracker.take_events();
             self.statements.settle(&events, &mut books.prepared);
+            self.tracker.reuse(events);
         }
     }
 }

@@ -62,6 +62,11 @@ impl Engine {
         self.settle_named_by(env, books, outs.server, &statement, |op| {
             matches!(op, SessionOp::Execute(_) | SessionOp::Explain(_))
         });
+        if parse.name.is_empty() && self.may_keep(env, buf, &statement, (&parse, header)) {
+            buf.consume(header.len);
+            self.keep(env, books, outs.server, &statement);
+            return self.follow_events(books);
+        }
         if parse.name.is_empty() {
             env.watch.passed(Passed::ServerParse);
             let token = self.statements.define(b"", &statement, Some(env.schema));
@@ -127,7 +132,7 @@ impl Engine {
         }
     }
 
-    fn inject_parse(
+    pub(super) fn inject_parse(
         &mut self,
         env: &Env<'_>,
         out: &mut Out,
@@ -141,7 +146,13 @@ impl Engine {
     }
 
     /// The backend will hold one more statement: another one may have to go.
-    fn make_place(&mut self, env: &Env<'_>, books: &mut Books, out: &mut Out, statement: &Statement) {
+    pub(super) fn make_place(
+        &mut self,
+        env: &Env<'_>,
+        books: &mut Books,
+        out: &mut Out,
+        statement: &Statement,
+    ) {
         let stale = books.prepared.take(statement.id());
         let oldest = books.prepared.insert(statement.id(), env.max_prepared);
         for dropped in stale.into_iter().chain(oldest) {
@@ -162,6 +173,10 @@ impl Engine {
         out: &mut Out,
         statement: &Arc<Statement>,
     ) {
+        if self.stand_in.is_for(statement) {
+            // It is there, or about to be.
+            return;
+        }
         self.settle_named_by(env, books, out, statement, |_| true);
         let unasked = self.statements.take_unasked(statement.id());
         if !books.prepared.touch(statement.id()) || unasked {
@@ -217,7 +232,7 @@ impl Engine {
         }
         self.settings.portal(bind.portal, step);
         match known.filter(|_| !by_sql) {
-            Some(statement) if bind.statement.is_empty() => {
+            Some(statement) if bind.statement.is_empty() && !self.stand_in.is_for(&statement) => {
                 self.ensure_unnamed(env, books, out, &statement);
                 self.ask(Ask::Bind, buf, out, header);
             }
@@ -312,7 +327,7 @@ impl Engine {
             return;
         }
         match (header.tag, named) {
-            (b'D', Some((b"", Some(statement)))) => {
+            (b'D', Some((b"", Some(statement)))) if !self.stand_in.is_for(&statement) => {
                 self.ensure_unnamed(env, books, out, &statement);
                 self.ask(Ask::DescribeStatement, buf, out, header);
             }

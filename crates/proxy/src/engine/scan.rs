@@ -60,10 +60,17 @@ pub enum Scan {
     More(usize),
 }
 
+struct Parsed<'a> {
+    name: &'a [u8],
+    verdict: Verdict,
+    bound: bool,
+}
+
 struct Walk<'a> {
     verdict: Verdict,
-    /// Statements parsed in this unit, by name.
-    parsed: Vec<(&'a [u8], Verdict, bool)>,
+    /// Statements parsed in this unit: the first one, and the others.
+    first: Option<Parsed<'a>>,
+    others: Vec<Parsed<'a>>,
     extended: bool,
     leaves_portal: bool,
     /// How a Flush ends it.
@@ -77,7 +84,8 @@ struct Walk<'a> {
 pub fn scan(bytes: &[u8], known: &ClientStatements, env: &Env<'_>) -> Result<Scan, Violation> {
     let mut walk = Walk {
         verdict: Verdict::empty(),
-        parsed: Vec::new(),
+        first: None,
+        others: Vec::new(),
         extended: false,
         leaves_portal: false,
         flush: Boundary::Flush,
@@ -156,7 +164,12 @@ impl<'a> Walk<'a> {
     fn parse(&mut self, seen: &'a [u8], env: &Env<'_>) -> Seen {
         if let Some(parse) = message::parse(seen) {
             let verdict = (env.classify)(parse.sql);
-            self.parsed.push((parse.name, verdict, false));
+            let parsed = Parsed { name: parse.name, verdict, bound: false };
+            // Most units parse one: a list of it would be an allocation a unit.
+            match self.first {
+                None => self.first = Some(parsed),
+                Some(_) => self.others.push(parsed),
+            }
         }
         Ok(None)
     }
@@ -201,9 +214,10 @@ impl<'a> Walk<'a> {
     }
 
     fn statement(&mut self, name: &[u8], known: &ClientStatements, run: bool, env: &Env<'_>) -> Verdict {
-        if let Some((_, verdict, bound)) = self.parsed.iter_mut().rev().find(|(parsed, ..)| *parsed == name) {
-            *bound |= run;
-            return *verdict;
+        let mut parsed = self.first.iter_mut().chain(&mut self.others).rev();
+        if let Some(parsed) = parsed.find(|parsed| parsed.name == name) {
+            parsed.bound |= run;
+            return parsed.verdict;
         }
         // An unknown name fails anywhere.
         known.any(name).map_or(Verdict::empty(), |statement| env.verdict(statement))
@@ -211,11 +225,11 @@ impl<'a> Walk<'a> {
 
     /// Statements that are parsed only are parsed where they may be run.
     fn total(&self) -> Verdict {
-        let unbound = self.parsed.iter().filter(|(.., bound)| !bound);
+        let unbound = self.first.iter().chain(&self.others).filter(|parsed| !parsed.bound);
         if self.verdict.statements > 0 && unbound.clone().count() == 0 {
             return self.verdict;
         }
-        unbound.fold(self.verdict, |total, (_, verdict, _)| {
+        unbound.fold(self.verdict, |total, Parsed { verdict, .. }| {
             if total.statements == 1 && total.tx == verdict.tx && total == *verdict {
                 total
             } else {

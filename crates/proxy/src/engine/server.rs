@@ -2,7 +2,7 @@
 
 use bytes::BufMut;
 use protocol::error::{ErrorView, PgError, Severity};
-use protocol::frame::{HEADER_LEN, backend_header};
+use protocol::frame::{HEADER_LEN, Header, backend_header};
 use protocol::message::{self, TxStatus};
 use protocol::sqlstate::SqlState;
 use protocol::tracker::{Fate, Push};
@@ -17,7 +17,7 @@ use crate::statements::{NAME_PREFIX, StatementId, put_header};
 
 /// PostgreSQL's words for a statement whose columns have changed since it was parsed (`plancache.c`). In
 /// another language it is not recognised, and the statement stays as it is until it is closed.
-const CACHED_PLAN: &[u8] = b"cached plan must not change result type";
+pub(super) const CACHED_PLAN: &[u8] = b"cached plan must not change result type";
 /// The largest error that is looked into; a larger one passes unread.
 const ERROR_LIMIT: usize = 64 * 1024;
 
@@ -31,6 +31,9 @@ pub enum ServerStep {
     More(usize),
     /// The server owes nothing.
     Settled,
+    /// A statement that the backend kept is not what its text says any more: the unit is to be sent once more, see
+    /// [`Engine::begin_anew`].
+    Anew,
     /// Settings or BEGIN of ours were refused: the backend is not what the client needs.
     SetupFailed(PgError),
 }
@@ -65,6 +68,9 @@ impl Engine {
                 fate = self.told(fate, message);
             }
             self.begin_chase(push, books);
+            if self.stand_in.is_pending() {
+                fate = self.settle_stand_in((header.tag, fate), message, (books, watch), out);
+            }
             let failed = self.look_into((header.tag, push), message, books, watch);
             match self.chased(header.tag, push, books) {
                 Chased::No => {}
@@ -75,10 +81,7 @@ impl Engine {
                 }
             }
             if fate == Fate::Pass {
-                self.passes((header.tag, header.len), push, message, watch);
-            }
-            if fate == Fate::Pass && status == Some(TxStatus::Idle) {
-                watch.transaction();
+                self.count_passed((header, push, status), message, watch);
             }
             self.follow_settings((header.tag, fate, push), message, books);
             if header.tag == b'E' && self.moving.is_some() && self.tracker.ends_owed() == 1 {
@@ -101,19 +104,27 @@ impl Engine {
                 return Ok(ServerStep::SetupFailed(error));
             }
             if header.tag == b'Z' && self.is_settled() {
-                return Ok(ServerStep::Settled);
+                return Ok(if self.stand_in.is_stale() { ServerStep::Anew } else { ServerStep::Settled });
             }
         }
     }
 
-    /// What is counted of a message for the client.
-    fn passes(&mut self, (tag, len): (u8, usize), push: Push, message: &[u8], watch: &dyn Watch) {
-        self.answer += len as u64;
-        if tag == b'Z' {
+    /// What is counted of a message that is the client's.
+    fn count_passed(
+        &mut self,
+        (header, push, status): (Header, Push, Option<TxStatus>),
+        message: &[u8],
+        watch: &dyn Watch,
+    ) {
+        self.answer += header.len as u64;
+        if status.is_some() {
             watch.passed(Passed::Ready);
         }
-        if matches!(tag, b'C' | b'E' | b'I' | b's' | b'Z') {
+        if matches!(header.tag, b'C' | b'E' | b'I' | b's' | b'Z') {
             watch.answered(push, message, std::mem::take(&mut self.answer));
+        }
+        if status == Some(TxStatus::Idle) {
+            watch.transaction();
         }
     }
 
@@ -162,6 +173,7 @@ impl Engine {
             }
             b'Z' => self.on_ready(watch),
             b'N' => self.on_notice(message),
+            b'E' if self.stand_in.is_stale() => {}
             b'E' => {
                 self.doubt_names(books);
                 let ours = self.on_error(message, watch);

@@ -2,6 +2,7 @@ mod again;
 mod local;
 mod order;
 mod refuse;
+mod stand_in;
 
 use std::cell::RefCell;
 use std::sync::Arc;

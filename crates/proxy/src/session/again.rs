@@ -70,16 +70,30 @@ impl Session {
         self.again.taken = 0;
         self.again.armed = true;
         self.engine.begin_journal();
+        if unit.boundary == Boundary::Sync {
+            self.engine.allow_stand_in();
+        }
     }
 
     /// The unit cannot be repeated any more, or need not.
     pub(super) fn disarm(&mut self) {
-        if std::mem::take(&mut self.again.armed) {
-            self.engine.end_journal();
+        self.again.armed = false;
+        if self.engine.has_stand_in() {
+            // It may have to come once more to the same backend.
+            return;
         }
+        self.engine.end_journal();
         if self.again.bytes.capacity() > KEPT_ROOM {
             self.again.bytes = Vec::new();
         }
+    }
+
+    /// The backend failed in a statement that it kept: the unit, all of which it was sent, comes once more as it is.
+    pub(super) fn come_again(&mut self) {
+        self.from_client.put_back(&self.again.bytes);
+        self.engine.begin_anew(self.again.bytes.len());
+        self.again.taken = 0;
+        self.engine.begin_journal();
     }
 
     /// `count` bytes of the client have been forwarded.

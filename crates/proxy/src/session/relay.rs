@@ -4,6 +4,8 @@
 //! direction does not read while its last write is pending, so a slow reader slows the sender, at the
 //! cost of one buffer.
 
+mod leave;
+
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -43,6 +45,8 @@ struct Relay {
     local: bool,
     /// What is ours in front of it has not been answered.
     sets_up: bool,
+    /// The unit comes once more.
+    anew: bool,
     /// It began with an explicit transaction.
     in_transaction: bool,
     deadline: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
@@ -155,6 +159,7 @@ impl Session {
             leaving: None,
             local: false,
             sets_up: false,
+            anew: false,
             in_transaction,
             deadline: None,
             timed: self.times(unit),
@@ -345,6 +350,9 @@ impl Session {
                     self.wrote.note(relay.in_transaction);
                 }
             }
+            ServerStep::Anew => {
+                (relay.anew, relay.held, relay.client_need, relay.server_need) = (true, false, 0, HEADER_LEN);
+            }
             ServerStep::SetupFailed(error) => return Err(End::Refused(error.into_fatal())),
         }
         Ok(true)
@@ -380,6 +388,11 @@ impl Session {
         self.engine.end_guarded(&mut self.to_server);
         if !self.to_server.is_empty() && !self.poll_flush_server(relay, cx)? {
             return Ok(false);
+        }
+        if std::mem::take(&mut relay.anew) {
+            self.come_again();
+            self.forward_client(relay)?;
+            return Ok(true);
         }
         if relay.leaving.is_some() {
             return Ok(false);
@@ -472,27 +485,5 @@ impl Session {
             ClientStep::Terminate => relay.leaving = Some(Leaving::Terminated),
         }
         Ok(())
-    }
-
-    /// The client is leaving: is everything done that it asked for?
-    fn left(&mut self, relay: &mut Relay, cx: &mut Context<'_>) -> Option<End> {
-        let leaving = relay.leaving?;
-        let tracker = self.engine.tracker();
-        let waits_for_data = leaving == Leaving::Terminated && tracker.in_copy();
-        let done =
-            self.to_server.is_empty() && (self.engine.is_settled() || !tracker.owes() || waits_for_data);
-        if done && (self.to_client.is_empty() || leaving == Leaving::Terminated) {
-            return Some(match leaving {
-                Leaving::Terminated => End::Terminated,
-                Leaving::EndOfStream => End::ClientLeft,
-            });
-        }
-        if leaving == Leaving::EndOfStream {
-            let deadline = relay.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(GRACE)));
-            if deadline.as_mut().poll(cx).is_ready() {
-                return Some(End::ClientLeft);
-            }
-        }
-        None
     }
 }
