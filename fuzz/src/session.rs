@@ -40,6 +40,8 @@ impl Watch for Nobody {
     fn transaction(&self) {}
     fn schema_changed(&self) {}
     fn catalog_changed(&self, _: Changes) {}
+    fn asked_of_sequences(&self, _: proxy::engine::Habit) {}
+    fn held_in_vain(&self) {}
 }
 
 /// A stream of messages as the other side reads it.
@@ -127,6 +129,8 @@ impl Pair {
                 standard_conforming: true,
                 max_parsed: 65_536,
                 max_prepared: 3,
+                habit: proxy::engine::Habit::default(),
+                state: config::SessionState::default(),
                 watch: &Nobody,
             },
         );

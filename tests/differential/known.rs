@@ -19,10 +19,6 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
          failing with 0A000; prepared.rs has the test of what is promised (PS-10)",
     ),
     (
-        "sequence",
-        "currval and lastval outside of a transaction may be asked of another backend than nextval: 55000",
-    ),
-    (
         "set by a function",
         "set_config inside of a function is not seen unless the parameter is one that is reported",
     ),

@@ -96,7 +96,7 @@ table! {
         /// When a backend goes back to its pool: at the end of the session or of the transaction.
         pool_mode: PoolMode, Limits::none(), "transaction", Reload, Active;
         /// What becomes of session state that cannot be moved to another backend.
-        session_state: SessionState, Limits::none(), "pin", Reload, Reserved;
+        session_state: SessionState, Limits::none(), "pin", Reload, Active;
         /// Most backends for one node, database and user.
         default_pool_size: u32, Limits::count(1, MANY), "20", Reload, Active;
         /// Backends that are kept open for one node, database and user even when idle, once there was one.

@@ -128,9 +128,11 @@ words! {
     SessionState {
         /// The session keeps its backend while it has such state.
         #[default] Pin = "pin",
-        /// Nothing: the state is lost, as with PgBouncer.
+        /// A statement that would leave such state fails, with an error that names it.
+        Reject = "reject",
+        /// Nothing: the state is lost at the end of the transaction.
         Ignore = "ignore",
-    }; except { "reject" }
+    }
 
     /// How a node is chosen for a read.
     LoadBalance {

@@ -19,6 +19,7 @@ pub mod engine;
 pub mod fence;
 pub mod gates;
 pub mod greeting;
+mod habits;
 mod janitor;
 mod last_write;
 pub mod listener;

@@ -82,6 +82,8 @@ pub enum Flag {
     Fence = 8,
     /// Let go of backends that are kept between transactions.
     Renew = 16,
+    /// Others wait for a backend: let go of one that is held on suspicion only.
+    Yield = 32,
 }
 
 /// One client.
@@ -489,6 +491,12 @@ impl Registry {
         let mut servers: Vec<_> = self.servers.lock().values().filter_map(std::sync::Weak::upgrade).collect();
         servers.sort_unstable_by_key(|server| server.id);
         servers
+    }
+
+    /// Sessions wait for a backend: those that are held for what they may ask of sequences are asked to let go.
+    pub fn ask_to_yield(&self) {
+        let held = |client: &&Arc<ClientEntry>| client.pin() == Some(PinReason::Sequence);
+        self.clients().iter().filter(held).for_each(|client| client.raise(Flag::Yield));
     }
 
     /// Asks the same of every client.

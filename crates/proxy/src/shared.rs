@@ -21,6 +21,7 @@ use crate::connect_log::ConnectLog;
 use crate::digest::DigestBook;
 use crate::gates::Gates;
 use crate::greeting::Greetings;
+use crate::habits::Habits;
 use crate::last_write::LastWrites;
 use crate::load::Loads;
 use crate::lobby::Lobby;
@@ -81,6 +82,7 @@ pub struct Shared {
     pub(crate) statements: StatementCache,
     pub(crate) catalogs: Catalogs,
     pub(crate) greetings: Greetings,
+    pub(crate) habits: Habits,
     pub(crate) last_writes: LastWrites,
     pub(crate) draining: AtomicBool,
     pub(crate) gates: Gates,
@@ -108,6 +110,7 @@ impl Shared {
             registry: Arc::default(),
             statements: StatementCache::new(STATEMENT_CACHE_BYTES),
             greetings: Greetings::default(),
+            habits: Habits::default(),
             last_writes: LastWrites::default(),
             draining: AtomicBool::new(false),
             gates: Gates::default(),

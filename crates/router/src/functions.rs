@@ -5,6 +5,7 @@
 
 use crate::builtins;
 use crate::lexer::{Kind, Token};
+use crate::sequences::Sequences;
 use crate::verdict::{Misroute, PinReason};
 
 /// Whether a standby may run a function.
@@ -190,6 +191,15 @@ pub(crate) fn pin_of(name: &[u8]) -> Option<PinReason> {
         b"setseed" => Some(PinReason::SessionSetting),
         b"pg_replication_origin_session_setup" => Some(PinReason::Unknown),
         _ => None,
+    }
+}
+
+/// What calling a built-in does with what the server remembers of sequences.
+pub(crate) fn sequences_of(name: &[u8]) -> Sequences {
+    match name {
+        b"nextval" | b"setval" => Sequences::Advances,
+        b"currval" | b"lastval" => Sequences::Asks,
+        _ => Sequences::Nothing,
     }
 }
 

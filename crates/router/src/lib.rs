@@ -33,6 +33,7 @@ pub mod pick;
 mod query;
 pub mod reason;
 mod scan;
+mod sequences;
 mod session;
 pub mod setting;
 mod state;
@@ -53,6 +54,7 @@ pub use ops::{
 };
 pub use pick::{Algorithm, Choice, Loads, PeakEwma, Picker};
 pub use reason::Reason;
+pub use sequences::Sequences;
 pub use setting::{Change, local_value, setting_value, unpin_followed};
 pub use timeless::is_timeless;
 pub use verdict::{

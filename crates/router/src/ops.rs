@@ -67,6 +67,8 @@ pub enum StateOp {
     DropTables(Vec<Vec<u8>>),
     /// DISCARD TEMP.
     DiscardTemp,
+    /// DISCARD SEQUENCES.
+    DiscardSequences,
     /// LISTEN to that channel.
     Listen(Vec<u8>),
     /// UNLISTEN of that channel.

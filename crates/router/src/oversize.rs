@@ -6,6 +6,7 @@ use crate::functions;
 use crate::lexer::{Kind, Token};
 use crate::normal::Normal;
 use crate::reason::Reason;
+use crate::sequences::Sequences;
 use crate::transaction;
 use crate::verdict::{Misroute, PinReason, StatementKind, TxControl, Verdict};
 
@@ -34,6 +35,7 @@ pub(crate) fn classify(sql: &[u8], standard_conforming_strings: bool) -> Verdict
     let mut verdict =
         verdict.with_kind(seen.kind.unwrap_or(StatementKind::Other)).with_tx(tx).with_pin(seen.pin);
     verdict.misroute = seen.misroute;
+    verdict.named_sequences = Sequences::Perhaps.and(seen.sequences);
     verdict.statements = seen.statements;
     verdict
 }
@@ -66,6 +68,8 @@ struct Seen {
     misroute: Misroute,
     /// The same, if the last token was a name that is called.
     misroute_if_called: Misroute,
+    /// What of sequences it names.
+    sequences: Sequences,
     /// A CREATE, or an INTO, whose next words may say TEMP.
     may_be_temporary: u8,
 }
@@ -88,6 +92,9 @@ impl Seen {
             Kind::Word | Kind::Quoted => functions::misroute_of(&functions::catalog_name(token)),
             _ => Misroute::Refused,
         };
+        if token.is_name() {
+            self.sequences = self.sequences.and(functions::sequences_of(&functions::catalog_name(token)));
+        }
         self.pins_if_called = match token.kind {
             Kind::Word | Kind::Quoted => match functions::catalog_name(token).as_slice() {
                 b"set_config" => Some(PinReason::SessionSetting),

@@ -39,7 +39,7 @@ pub(crate) fn classify(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> V
         }
         Some(reason) => Verdict::new(Access::Write, kind, reason),
     };
-    verdict.with_pin(scan.pin).with_misroute(scan.misroute)
+    scan.add_to(verdict)
 }
 
 /// The verb of `WITH ... INSERT`: the one outside all parentheses that follows one.

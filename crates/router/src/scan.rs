@@ -8,7 +8,8 @@
 use crate::functions::{self, FunctionCatalog, Safety};
 use crate::lexer::{Kind, Token};
 use crate::reason::Reason;
-use crate::verdict::{Misroute, PinReason};
+use crate::sequences::Sequences;
+use crate::verdict::{Misroute, PinReason, Verdict};
 
 /// What was seen.
 #[derive(Debug, Default)]
@@ -19,6 +20,8 @@ pub(crate) struct Scan<'a> {
     pub(crate) pin: Option<PinReason>,
     /// What comes of it on a standby.
     pub(crate) misroute: Misroute,
+    /// What it calls of sequences.
+    pub(crate) sequences: Sequences,
     /// Unqualified names before a parenthesis that are not built in: calls, or names with a column list.
     pub(crate) unknown: Vec<Token<'a>>,
 }
@@ -28,7 +31,7 @@ impl<'a> Scan<'a> {
     pub(crate) fn of(tokens: &[Token<'a>], catalog: &dyn FunctionCatalog) -> Self {
         let mut scan = Self::default();
         if catalog.hidden() == Safety::PrimaryOnly {
-            scan.send_to_primary(Reason::VolatileFunction);
+            scan.calls_a_writer();
         }
         for (at, token) in tokens.iter().enumerate() {
             match token.kind {
@@ -58,6 +61,12 @@ impl<'a> Scan<'a> {
         }
     }
 
+    /// A function that somebody made, and that may write.
+    fn calls_a_writer(&mut self) {
+        self.sequences = self.sequences.and(Sequences::Perhaps);
+        self.send_to_primary(Reason::VolatileFunction);
+    }
+
     /// A name before a parenthesis.
     fn call(&mut self, tokens: &[Token<'a>], at: usize, catalog: &dyn FunctionCatalog) {
         let Some(token) = tokens.get(at) else { return };
@@ -81,6 +90,9 @@ impl<'a> Scan<'a> {
             (None, Some(safety)) => {
                 // A function of a user's may have the name of a built-in one, and fit the arguments better.
                 let other = known.function.filter(|_| !qualified).unwrap_or(Safety::AnyNode);
+                if other == Safety::PrimaryOnly {
+                    self.calls_a_writer();
+                }
                 if safety.worse(other) == Safety::PrimaryOnly {
                     self.send_to_primary(Reason::VolatileFunction);
                 }
@@ -99,13 +111,20 @@ impl<'a> Scan<'a> {
         };
         self.pin = self.pin.or(pin);
         self.misroute = self.misroute.or(misroute);
+        self.sequences = self.sequences.and(functions::sequences_of(name));
+    }
+
+    /// A verdict, with what was seen besides.
+    pub(crate) fn add_to(&self, verdict: Verdict) -> Verdict {
+        let pin = verdict.pin.or(self.pin);
+        verdict.with_pin(pin).with_misroute(self.misroute).with_sequences(self.sequences)
     }
 
     /// A function that is not built in.
     fn not_built_in(&mut self, schema: Option<&Token<'a>>, token: &Token<'a>, known: Option<Safety>) {
         match known {
             Some(Safety::AnyNode) => {}
-            Some(Safety::PrimaryOnly) => self.send_to_primary(Reason::VolatileFunction),
+            Some(Safety::PrimaryOnly) => self.calls_a_writer(),
             None if schema.is_some() => self.send_to_primary(Reason::UnknownFunction),
             None => self.unknown.push(*token),
         }
@@ -119,7 +138,7 @@ impl<'a> Scan<'a> {
         let after_dot = before(tokens, at, 1).is_some_and(|dot| dot.is_punct("."));
         let field = if after_dot { catalog.field(name) } else { Safety::AnyNode };
         if catalog.type_name(name).worse(field) == Safety::PrimaryOnly {
-            self.send_to_primary(Reason::VolatileFunction);
+            self.calls_a_writer();
         }
     }
 
@@ -146,7 +165,7 @@ impl<'a> Scan<'a> {
         match known {
             Some(Safety::AnyNode) => {}
             None if functions::is_builtin_operator(token.text) => {}
-            Some(Safety::PrimaryOnly) => self.send_to_primary(Reason::VolatileFunction),
+            Some(Safety::PrimaryOnly) => self.calls_a_writer(),
             None => self.send_to_primary(Reason::UnknownFunction),
         }
     }

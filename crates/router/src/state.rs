@@ -14,7 +14,9 @@ pub(crate) fn op(tokens: &[Token<'_>]) -> Option<StateOp> {
             rest.iter().any(|token| token.is_any(&["rename", "schema"])).then_some(StateOp::RenamesTables)
         }
         b"discard" => {
-            matches!(rest, [temp] if temp.is_any(&["temp", "temporary"])).then_some(StateOp::DiscardTemp)
+            let [what] = rest else { return None };
+            let temp = what.is_any(&["temp", "temporary"]).then_some(StateOp::DiscardTemp);
+            temp.or_else(|| what.is("sequences").then_some(StateOp::DiscardSequences))
         }
         b"listen" => one(rest).map(StateOp::Listen),
         b"unlisten" if matches!(rest, [all] if all.text == b"*") => Some(StateOp::UnlistenAll),

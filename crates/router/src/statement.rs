@@ -6,6 +6,7 @@ use crate::ops;
 use crate::query;
 use crate::reason::Reason;
 use crate::scan::{self, Scan};
+use crate::sequences::Sequences;
 use crate::session;
 use crate::transaction;
 use crate::verdict::{Access, Changes, Effect, Misroute, PinReason, StatementKind, Verdict};
@@ -70,7 +71,9 @@ fn without_names(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict
     if first.is_any(UTILITIES) {
         let silent = first.is("checkpoint") || (first.is("lock") && is_weak_lock(rest));
         let changes = if first.is("call") { Changes::Perhaps } else { Changes::Nothing };
-        let verdict = utility().with_misroute(silent_if(silent)).with_changes(changes);
+        let sequences = if first.is("call") { Sequences::Perhaps } else { Sequences::Nothing };
+        let verdict =
+            utility().with_misroute(silent_if(silent)).with_changes(changes).with_sequences(sequences);
         return scanned(verdict, tokens, catalog);
     }
     about_session(first, rest).unwrap_or_else(|| with_statement_inside(tokens, catalog))
@@ -97,9 +100,7 @@ fn utility() -> Verdict {
 
 /// A statement whose functions may still pin, or do the wrong thing on a standby.
 fn scanned(verdict: Verdict, tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
-    let scan = Scan::of(tokens, catalog);
-    let pin = verdict.pin.or(scan.pin);
-    verdict.with_pin(pin).with_misroute(scan.misroute)
+    Scan::of(tokens, catalog).add_to(verdict)
 }
 
 fn silent_if(silent: bool) -> Misroute {
@@ -134,7 +135,10 @@ fn about_session(first: &Token<'_>, rest: &[Token<'_>]) -> Option<Verdict> {
         b"fetch" | b"move" | b"close" => Verdict::new(Access::Neutral, StatementKind::Other, Reason::Cursor),
         b"listen" => utility().with_pin(Some(PinReason::Listen)),
         // What they load or run is not visible, and may leave anything in the session.
-        b"do" => utility().with_pin(Some(PinReason::Unknown)).with_changes(Changes::Perhaps),
+        b"do" => utility()
+            .with_pin(Some(PinReason::Unknown))
+            .with_changes(Changes::Perhaps)
+            .with_sequences(Sequences::Perhaps),
         b"load" => utility().with_pin(Some(PinReason::Unknown)).with_misroute(Misroute::Silent),
         _ => return None,
     })

@@ -4,6 +4,7 @@ use cluster::NodeId;
 
 use crate::fingerprint::Fingerprint;
 use crate::reason::Reason;
+use crate::sequences::Sequences;
 
 /// Which nodes may run a statement. Ordered by care: the greater wins when statements form one unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -151,6 +152,8 @@ pub enum PinReason {
     SqlPrepare,
     /// Something that pgweir cannot look into (DO, LOAD).
     Unknown,
+    /// Sequences were advanced, and `currval` or `lastval` may be asked for what came of it.
+    Sequence,
 }
 
 impl PinReason {
@@ -164,6 +167,7 @@ impl PinReason {
         Self::SessionSetting,
         Self::SqlPrepare,
         Self::Unknown,
+        Self::Sequence,
     ];
 
     /// The word that SHOW, metrics and logs use.
@@ -178,6 +182,7 @@ impl PinReason {
             Self::SessionSetting => "session_setting",
             Self::SqlPrepare => "sql_prepare",
             Self::Unknown => "unknown",
+            Self::Sequence => "sequence",
         }
     }
 }
@@ -249,6 +254,8 @@ pub struct Verdict {
     pub effect: Effect,
     /// What comes of it on a standby.
     pub misroute: Misroute,
+    /// What its tokens say of sequences; see [`Verdict::sequences`].
+    pub named_sequences: Sequences,
     /// What it does to the catalog.
     pub changes: Changes,
     /// What its leading comment asks for.
@@ -273,6 +280,7 @@ impl Verdict {
             pin: None,
             effect: Effect::None,
             misroute: Misroute::Refused,
+            named_sequences: Sequences::Nothing,
             changes: Changes::Nothing,
             hint: None,
             by_pattern: false,
@@ -319,6 +327,7 @@ impl Verdict {
             pin: self.pin.or(other.pin),
             effect: merge_effects(self.effect, other.effect),
             misroute: self.misroute.or(other.misroute),
+            named_sequences: self.sequences().and(other.sequences()),
             changes: self.changes.max(other.changes),
             by_pattern: self.by_pattern || other.by_pattern,
             hint: merge_hints(self.hint, other.hint),
@@ -336,6 +345,28 @@ impl Verdict {
         self.misroute == Misroute::Silent
     }
 
+    /// What it does with what a server remembers of sequences. What writes, or calls what is not known, may advance
+    /// some: by a default, a trigger, or in a function.
+    #[must_use]
+    pub fn sequences(&self) -> Sequences {
+        let silent = matches!(
+            self.reason,
+            Reason::LockingRead
+                | Reason::TransactionControl
+                | Reason::SessionControl
+                | Reason::Cursor
+                | Reason::Console
+                | Reason::Utility
+                | Reason::UnknownRelation
+                // Built in, or said by the tokens.
+                | Reason::VolatileFunction
+        );
+        match self.named_sequences {
+            Sequences::Nothing if self.access == Access::Write && !silent => Sequences::Perhaps,
+            named => named,
+        }
+    }
+
     /// Something it names is not known (yet): a newer catalog might say that it only reads.
     #[must_use]
     pub fn is_in_doubt(&self) -> bool {
@@ -350,6 +381,12 @@ impl Verdict {
     /// With what its tokens show besides.
     pub(crate) fn with_misroute(mut self, misroute: Misroute) -> Self {
         self.misroute = self.misroute.or(misroute);
+        self
+    }
+
+    /// With what its tokens say of sequences.
+    pub(crate) fn with_sequences(mut self, named: Sequences) -> Self {
+        self.named_sequences = self.named_sequences.and(named);
         self
     }
 

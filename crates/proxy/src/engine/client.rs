@@ -67,7 +67,7 @@ impl Engine {
             if header.tag == b'X' {
                 return Ok(ClientStep::Terminate);
             }
-            self.prepare_unit(books, outs.server);
+            self.prepare_unit(env, books, outs.server);
             if let Some(need) = self.message(env, books, buf, outs, header)? {
                 return Ok(ClientStep::More(need));
             }
@@ -127,7 +127,7 @@ impl Engine {
     }
 
     /// In front of a unit outside of a transaction: settings that the backend lacks, and BEGIN.
-    fn prepare_unit(&mut self, books: &mut Books, out: &mut Out) {
+    fn prepare_unit(&mut self, env: &Env<'_>, books: &mut Books, out: &mut Out) {
         if self.in_batch || !self.tracker.is_settled() || self.tracker.status() != TxStatus::Idle {
             return;
         }
@@ -139,6 +139,7 @@ impl Engine {
             }
             books.settings = settings;
         }
+        self.forget_sequences(env, books, out);
         for kept in std::mem::take(&mut self.begin) {
             out.own(|own| kept.put(own));
             kept.asks().iter().for_each(|ask| self.tracker.push(*ask, Owner::Setup));
@@ -195,6 +196,8 @@ impl Engine {
         let disguised = self.disguise(&verdict, sql, env);
         let steps = self.steps(&ops, env);
         self.settle_names(env, books, out, &ops, Ahead::OfQuery);
+        self.follow_sequences(&verdict, env, books, out, Ahead::OfQuery);
+        self.follow_executed(&ops, env, books, out, Ahead::OfQuery);
         self.statements.drop_unnamed();
         books.prepared.set_unnamed(None);
         self.end_of_batch();

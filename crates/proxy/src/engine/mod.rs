@@ -19,6 +19,7 @@ mod pins;
 mod prepare;
 mod refuse;
 mod scan;
+mod sequences;
 mod server;
 mod stand_in;
 #[cfg(test)]
@@ -27,6 +28,7 @@ mod tests;
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use config::SessionState;
 use protocol::error::{PgError, Severity};
 use protocol::frame::FrameError;
 use protocol::message::TxStatus;
@@ -38,6 +40,7 @@ pub use client::ClientOuts;
 pub use early::is_early;
 pub use kept::Kept;
 pub use scan::{Boundary, HELD_LIMIT, Scan, Unit, scan};
+pub use sequences::{Habit, Remembers};
 pub use server::ServerStep;
 
 use crate::buffer::Buf;
@@ -78,6 +81,10 @@ pub trait Watch {
     fn schema_changed(&self);
     /// What names mean may be another thing from now on.
     fn catalog_changed(&self, changes: Changes);
+    /// The client asks for what was remembered of sequences: so do others of its kind, from now on.
+    fn asked_of_sequences(&self, how: Habit);
+    /// The client was held for what it might ask of sequences, and did not ask.
+    fn held_in_vain(&self);
 }
 
 /// What the engine works with but does not own.
@@ -96,6 +103,10 @@ pub struct Env<'a> {
     pub max_parsed: usize,
     /// How many statements a backend holds.
     pub max_prepared: usize,
+    /// How sessions of the client's kind use sequences.
+    pub habit: Habit,
+    /// What becomes of state that cannot be moved.
+    pub state: SessionState,
     /// Who is told.
     pub watch: &'a dyn Watch,
 }
@@ -119,6 +130,8 @@ pub struct Books {
     pub parameters: Parameters,
     /// Of which of them it reported another value lately.
     pub reported: Vec<String>,
+    /// Whose values of sequences it remembers.
+    pub remembers: Remembers,
 }
 
 impl Books {
@@ -244,6 +257,9 @@ pub struct Engine {
     moving: Option<Moved>,
     /// Boxed: every idle session is larger by it.
     stand_in: Box<stand_in::StandIn>,
+    asker: sequences::Asker,
+    /// State that cannot be moved does not hold the client.
+    ignores_state: bool,
 }
 
 /// How a batch that moves came out where it began.
@@ -290,7 +306,21 @@ impl Engine {
     /// What holds the session to its backend.
     #[must_use]
     pub fn pin(&self) -> Option<PinReason> {
-        self.settings.pins.reason()
+        self.settings.pins.reason().filter(|_| !self.ignores_state)
+    }
+
+    /// The client has left state on the backend that would have held it, were that not switched off. Said once.
+    pub fn take_ignored_state(&mut self) -> Option<PinReason> {
+        let ignored = self.settings.pins.reason().filter(|_| self.ignores_state);
+        if ignored.is_some() {
+            self.settings.pins.clear();
+        }
+        ignored
+    }
+
+    /// What becomes of state that cannot be moved from now on.
+    pub fn set_session_state(&mut self, state: SessionState) {
+        self.ignores_state = state == SessionState::Ignore;
     }
 
     /// The backend's side of the conversation.
@@ -378,6 +408,7 @@ impl Engine {
     pub fn bind(&mut self, on_standby: bool, unit: &Unit, begin: Vec<Kept>) {
         self.tracker.renew();
         self.settings.bind();
+        self.bind_sequences();
         self.server_rest = None;
         self.fatal = None;
         (self.resets, self.stale_plan, self.setup) = (false, false, Push::default());

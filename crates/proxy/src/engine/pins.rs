@@ -70,6 +70,7 @@ impl Pins {
                 self.temp.clear();
                 self.release(PinReason::TempTable);
             }
+            StateOp::DiscardSequences => self.release(PinReason::Sequence),
             StateOp::Listen(name) => self.add(PinReason::Listen, name),
             StateOp::Unlisten(name) => self.channels.retain(|known| *known != name),
             StateOp::UnlistenAll => {

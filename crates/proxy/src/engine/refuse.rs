@@ -5,13 +5,14 @@
 //! as the server has it. Its error becomes one that says what to do.
 
 use bytes::BufMut;
+use config::SessionState;
 use protocol::error::{ErrorView, PgError, write_error};
 use protocol::frame::{HEADER_LEN, Header};
 use protocol::message;
 use protocol::sqlstate::SqlState;
 use protocol::tracker::{Ask, Owner, Push};
-use router::Verdict;
 use router::own::BadValue;
+use router::{PinReason, Verdict};
 
 use super::follow::may_concern_session;
 use super::prepare::NO_TOKEN;
@@ -63,6 +64,9 @@ impl Engine {
         if self.gate.refuses(verdict) {
             return Some(Box::new(misplaced()));
         }
+        if let Some(pin) = verdict.pin.filter(|_| env.state == SessionState::Reject) {
+            return Some(Box::new(unmovable(pin, sql)));
+        }
         let sql = sql.filter(|_| may_concern_session(verdict))?;
         let ops = router::session_ops(sql, env.standard_conforming)?;
         ops.iter().find_map(router::own::bad_value).map(|bad| Box::new(bad_setting(&bad)))
@@ -97,6 +101,18 @@ impl Engine {
         }
         code == Some(FAILURE)
     }
+}
+
+/// More of a statement is not told (bytes).
+const TOLD: usize = 100;
+
+fn unmovable(pin: PinReason, sql: Option<&[u8]>) -> PgError {
+    let text = "this statement leaves state in the session that cannot be moved to another backend";
+    let sql = sql.unwrap_or_default().trim_ascii();
+    let (told, more) = sql.split_at_checked(TOLD).map_or((sql, ""), |(told, _)| (told, " ..."));
+    PgError::error(SqlState::FEATURE_NOT_SUPPORTED, text)
+        .with_detail(format!("It is {} in: {}{more}", pin.as_str(), String::from_utf8_lossy(told)))
+        .with_hint("session_state is reject here: set it to pin, or use pool_mode: session.")
 }
 
 fn misplaced() -> PgError {

@@ -21,6 +21,9 @@ pub(super) const CACHED_PLAN: &[u8] = b"cached plan must not change result type"
 /// The largest error that is looked into; a larger one passes unread.
 const ERROR_LIMIT: usize = 64 * 1024;
 
+/// The tag of DISCARD SEQUENCES.
+const FORGOTTEN: &[u8] = b"DISCARD SEQUENCES";
+
 /// The largest row that is looked into: one of a truth value is smaller.
 const ROW_LIMIT: usize = 64;
 
@@ -209,13 +212,20 @@ impl Engine {
         match (tag, fate) {
             (b'C', Fate::Pass) => {
                 let tag = message::command_tag(message).unwrap_or_default();
+                if tag == FORGOTTEN {
+                    self.sequences_forgotten(books, true);
+                }
                 if let Some(step) = self.settings.completed(push, tag, &mut books.settings) {
                     self.named(step.op, step.made, books);
                 }
             }
+            (b'C', Fate::Swallow) if message::command_tag(message) == Some(FORGOTTEN) => {
+                self.sequences_forgotten(books, false);
+            }
             (b'E', Fate::Pass) => self.settings.error(),
             (b'Z', _) => {
                 self.settings.ready(push, self.tracker.status(), &mut books.settings);
+                self.end_of_asking();
             }
             _ => {}
         }
@@ -232,6 +242,7 @@ impl Engine {
         books.prepared.clear();
         if discard {
             self.settings.discard(&mut books.settings);
+            self.sequences_forgotten(books, true);
         }
     }
 

@@ -36,6 +36,12 @@ impl Watch for Seen {
     }
 
     fn catalog_changed(&self, _: router::Changes) {}
+    fn asked_of_sequences(&self, how: Habit) {
+        self.0.borrow_mut().push(format!("{how:?}"));
+    }
+    fn held_in_vain(&self) {
+        self.0.borrow_mut().push("in vain".to_owned());
+    }
 }
 
 fn message(tag: char, body: &[u8]) -> Vec<u8> {
@@ -127,6 +133,8 @@ impl Pair {
             standard_conforming: true,
             max_parsed: 65_536,
             max_prepared: 2,
+            habit: Habit::default(),
+            state: config::SessionState::default(),
             watch: &seen,
         };
         let result = work(self, &env);

@@ -23,6 +23,8 @@ use crate::stats::Count;
 
 /// Nodes that one unit may try before it gives up.
 const MAX_ATTEMPTS: usize = 8;
+/// How long a session waits for a backend before those that are held on suspicion only are asked for theirs.
+const YIELD_AFTER: Duration = Duration::from_secs(1);
 /// What a client may send ahead while it waits for a backend, or for answers (bytes).
 pub(super) const AHEAD_LIMIT: usize = 4 * BUFFER_LEN;
 
@@ -292,6 +294,25 @@ impl Session {
 
     /// Waits for a backend or a place; after a while for one of the reserve as well.
     async fn granted(
+        &mut self,
+        waiting: &mut Waiting,
+        pool: &Arc<Pool>,
+        limit: Duration,
+    ) -> Result<Option<Option<Grant>>, Interrupt> {
+        let registry = Arc::clone(&self.worker.shared.registry);
+        let asking = async {
+            tokio::time::sleep(YIELD_AFTER).await;
+            registry.ask_to_yield();
+            std::future::pending::<std::convert::Infallible>().await
+        };
+        tokio::select! {
+            biased;
+            granted = self.granted_in_turn(waiting, pool, limit) => granted,
+            never = asking => match never {},
+        }
+    }
+
+    async fn granted_in_turn(
         &mut self,
         waiting: &mut Waiting,
         pool: &Arc<Pool>,

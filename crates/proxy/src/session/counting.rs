@@ -15,7 +15,8 @@ use telemetry::metrics::{Kind, NodeMetrics, Route};
 use super::calls::{Calls, Ended};
 use super::deadline::Ordinal;
 use crate::catalog::Database;
-use crate::engine::{Passed, Watch};
+use crate::engine::{Habit, Passed, Watch};
+use crate::habits::Learned;
 use crate::registry::ClientEntry;
 use crate::shared::Worker;
 use crate::stats::{Count, Tally};
@@ -63,6 +64,7 @@ pub(super) struct Counting {
     worker: Arc<Worker>,
     catalog: Arc<Database>,
     tally: Arc<Tally>,
+    habits: Arc<Learned>,
     whose: Whose,
     reason: Reason,
     route: Route,
@@ -118,7 +120,7 @@ impl Running {
 impl Counting {
     pub(super) fn new(
         (node, worker, catalog): (Option<Arc<NodeMetrics>>, &Arc<Worker>, &Arc<Database>),
-        tally: &Arc<Tally>,
+        (tally, habits): (&Arc<Tally>, Arc<Learned>),
         whose: Whose,
         (target, reason): (Target, Reason),
         (talk, read_only): (Option<Box<RefCell<Talk>>>, Option<Observation>),
@@ -132,6 +134,7 @@ impl Counting {
             worker: Arc::clone(worker),
             catalog: Arc::clone(catalog),
             tally: Arc::clone(tally),
+            habits,
             whose,
             reason,
             route: route(target),
@@ -314,6 +317,14 @@ impl Watch for Counting {
 
     fn catalog_changed(&self, changes: Changes) {
         self.catalog.changed(changes);
+    }
+
+    fn asked_of_sequences(&self, how: Habit) {
+        self.habits.asked(how);
+    }
+
+    fn held_in_vain(&self) {
+        self.habits.held_in_vain();
     }
 }
 

@@ -145,6 +145,9 @@ impl Session {
         }
         // A client that takes nothing is left behind.
         let _ = tokio::time::timeout(FAREWELL_TIMEOUT, self.flush()).await;
+        if self.engine.may_yield() {
+            self.habits.held_in_vain();
+        }
         self.reset_kept().await;
     }
 

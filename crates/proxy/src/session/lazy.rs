@@ -3,7 +3,7 @@
 use protocol::error::{PgError, write_error};
 use protocol::message::{TxStatus, query_text};
 use protocol::sqlstate::SqlState;
-use router::{Access, Hint, TxControl, TxMode, TxView, local_value};
+use router::{Access, Hint, Isolation, TxControl, TxMode, TxView, Verdict, local_value};
 
 use super::Session;
 use crate::engine::{Boundary, Kept, Unit};
@@ -121,7 +121,8 @@ impl Session {
             false => Kept::Simple(sql.into()),
         };
         // SET TRANSACTION SNAPSHOT may be refused, and means this moment: the server has to say.
-        let fits = self.lazy.has_room_for(sql) && verdict.access == Access::Neutral;
+        let fits =
+            self.lazy.has_room_for(sql) && verdict.access == Access::Neutral && !self.may_be_refused(verdict);
         match verdict.tx {
             TxControl::Begin(mode) if !self.lazy.is_open() && fits => {
                 self.lazy.keep(kept(), mode);
@@ -144,6 +145,14 @@ impl Session {
             }
             _ => None,
         }
+    }
+
+    /// Whether the server that would get it may refuse to begin a transaction so: a standby is read only, and not
+    /// serializable. Its error belongs to the statement, not to the one behind it.
+    fn may_be_refused(&mut self, verdict: &Verdict) -> bool {
+        let (TxControl::Begin(mode) | TxControl::SetTransaction(mode)) = verdict.tx else { return false };
+        let strict = mode.read_only == Some(false) || mode.isolation == Some(Isolation::Serializable);
+        strict && (self.is_read_only() || self.is_routed_to_standby())
     }
 
     pub(super) fn put_complete(&mut self, tag: &str) {

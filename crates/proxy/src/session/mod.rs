@@ -19,6 +19,7 @@ mod explain;
 mod fresh;
 mod gate_wait;
 mod greet;
+mod held;
 mod hold;
 mod lazy;
 mod lazy_batch;
@@ -39,7 +40,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use cluster::{Freshness, NodeId, Topology};
-use config::{Config, Consistency, PoolMode};
+use config::{Config, Consistency, PoolMode, SessionState};
 use protocol::auth::Credentials;
 use protocol::console::LocalServer;
 use protocol::message::TxStatus;
@@ -52,7 +53,8 @@ pub(crate) use refusal::no_primary;
 use crate::backend::Backend;
 use crate::buffer::Buf;
 use crate::catalog::{Database, Knowledge};
-use crate::engine::{Boundary, Engine, Env, Unit, Violation, Watch};
+use crate::engine::{Boundary, Engine, Env, Habit, Unit, Violation, Watch};
+use crate::habits::Learned;
 use crate::load::Counted;
 use crate::open::OpenAs;
 use crate::out::Out;
@@ -100,6 +102,7 @@ pub(crate) struct Session {
     level: Option<Consistency>,
     mode: PoolMode,
     parse: ParseOptions,
+    habits: Arc<Learned>,
     engine: Engine,
     local: LocalServer,
     lazy: LazyTransaction,
@@ -137,6 +140,10 @@ impl Session {
         let topology = worker.shared.deps.topology.reader();
         let freshness = worker.shared.deps.freshness.reader();
         let catalog = worker.shared.catalogs.enter(&worker.shared, OpenAs::from(&identity));
+        let application = client.entry.names().application_name;
+        let habits = worker.shared.habits.of(&identity.database, &identity.user, &application);
+        let mut engine = Engine::default();
+        engine.set_number(client.entry.id);
         Self {
             parse: ParseOptions { standard_conforming_strings: true, ..parse_options(config.load()) },
             tally: Arc::new(Tally::new(worker.book.of(&identity.database))),
@@ -154,7 +161,8 @@ impl Session {
             history: None,
             level: None,
             mode,
-            engine: Engine::default(),
+            habits,
+            engine,
             local: LocalServer::new(),
             lazy: LazyTransaction::default(),
             kept: Vec::new(),
@@ -311,11 +319,13 @@ struct Means<'a> {
     parse: &'a ParseOptions,
     config: &'a Config,
     knowledge: &'a Knowledge,
+    habit: Habit,
+    state: SessionState,
 }
 
 /// Runs `work` with what the engine works with.
 fn with_env<T>(means: &Means<'_>, watch: &dyn Watch, work: impl FnOnce(&Env<'_>) -> T) -> T {
-    let Means { worker, parse, config, knowledge } = means;
+    let Means { worker, parse, config, knowledge, habit, state } = means;
     let classify = |sql: &[u8]| -> Verdict { worker.classify_followed(sql, parse, knowledge) };
     work(&Env {
         classify: &classify,
@@ -325,6 +335,8 @@ fn with_env<T>(means: &Means<'_>, watch: &dyn Watch, work: impl FnOnce(&Env<'_>)
         standard_conforming: parse.standard_conforming_strings,
         max_parsed: parse.max_parsed_statement,
         max_prepared: usize::try_from(config.max_prepared_statements).unwrap_or(usize::MAX),
+        habit: *habit,
+        state: *state,
         watch,
     })
 }

@@ -131,6 +131,8 @@ impl Session {
         // Who came by read_only_port wants a standby, with all that it does.
         let guarded = on_standby && !self.is_read_only();
         self.engine.bind(guarded, unit, self.lazy.statements().to_vec());
+        let state = self.session_state();
+        self.engine.set_session_state(state);
         if guarded && self.consistency() == config::Consistency::Global {
             self.engine.keep_to_unit();
         }
@@ -149,7 +151,8 @@ impl Session {
         let talk = Talk::of(self.config.load());
         let counters = (backend.entry.metrics().map(Arc::clone), &self.worker, &self.catalog);
         let running = self.running.take();
-        let watch = Counting::new(counters, &self.tally, whose, route, (talk, read_only), running);
+        let tallies = (&self.tally, Arc::clone(&self.habits));
+        let watch = Counting::new(counters, tallies, whose, route, (talk, read_only), running);
         Relay {
             backend,
             watch,
@@ -224,6 +227,7 @@ impl Session {
             if let Some(end) = self.asked_to_end(relay, cx) {
                 return Poll::Ready(Err(end));
             }
+            self.yield_if_asked();
             let mut moved = self.poll_client(relay, cx)?;
             if relay.local {
                 return Poll::Ready(Ok(()));
@@ -459,8 +463,9 @@ impl Session {
     }
 
     fn forward_client(&mut self, relay: &mut Relay) -> Result<(), End> {
+        let (habit, state) = (self.habit(), self.session_state());
         let Self { worker, parse, config, knowledge, engine, from_client, to_server, to_client, .. } = self;
-        let means = Means { worker, parse, config: config.load(), knowledge: knowledge.load() };
+        let means = Means { worker, parse, config: config.load(), knowledge: knowledge.load(), habit, state };
         let mut outs = ClientOuts { server: to_server, client: to_client };
         let books = &mut relay.backend.books;
         let before = from_client.filled().len();

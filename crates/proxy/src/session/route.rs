@@ -79,6 +79,12 @@ impl Session {
         }
     }
 
+    /// The session asks for a standby, or a node that may be one, whatever it does.
+    pub(super) fn is_routed_to_standby(&mut self) -> bool {
+        let route = self.lazy.route().unwrap_or_else(|| route_of(self.engine.settings()));
+        matches!(route, Some(Hint::Standby | Hint::Node(_)))
+    }
+
     /// The client came by `read_only_port`.
     pub(super) fn is_read_only(&mut self) -> bool {
         let port = self.config.load().read_only_port;

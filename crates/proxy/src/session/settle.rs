@@ -10,12 +10,13 @@ use protocol::error::{ErrorView, PgError};
 use protocol::frame::{HEADER_LEN, backend_header};
 use protocol::message;
 use protocol::sqlstate::SqlState;
+use router::PinReason;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::Session;
 use crate::backend::Backend;
 use crate::cancel::CANCEL_TIMEOUT;
-use crate::engine::put_query;
+use crate::engine::{Remembers, put_query};
 use crate::registry::{Flag, Unbound};
 use config::PoolMode;
 
@@ -61,7 +62,19 @@ impl Session {
             self.kept.push(backend);
             return self.client.entry.set_keeps(true);
         }
+        if let Some(ignored) = self.engine.take_ignored_state() {
+            return Box::pin(self.lose_state(backend, ignored)).await;
+        }
         self.pass_back(backend);
+    }
+
+    /// State that would have held the session stays on nobody's backend.
+    async fn lose_state(&mut self, mut backend: Box<Backend>, ignored: PinReason) {
+        tracing::debug!(client = self.client.entry.id, reason = ignored.as_str(), "session state ignored");
+        match reset(&mut backend).await {
+            Ok(()) => self.pass_back(backend),
+            Err(error) => tracing::debug!(node = %backend.node, error = %error, "backend not reset, closed"),
+        }
     }
 
     /// The client cancelled what it wanted the backend for before it had one: nothing was sent.
@@ -130,18 +143,23 @@ impl Session {
     /// A client of session pooling leaves: its backends forget it.
     pub(super) async fn reset_kept(&mut self) {
         for mut backend in std::mem::take(&mut self.kept) {
-            match exchange(&mut backend, b"DISCARD ALL").await {
-                Ok(()) => {
-                    backend.books.prepared.clear();
-                    backend.books.settings = Arc::default();
-                    self.pass_back(backend);
-                }
+            match reset(&mut backend).await {
+                Ok(()) => self.pass_back(backend),
                 Err(error) => {
                     tracing::debug!(node = %backend.node, error = %error, "backend not reset, closed")
                 }
             }
         }
     }
+}
+
+/// A backend forgets whom it served.
+async fn reset(backend: &mut Backend) -> Result<(), ExchangeError> {
+    exchange(backend, b"DISCARD ALL").await?;
+    backend.books.prepared.clear();
+    backend.books.settings = Arc::default();
+    backend.books.remembers = Remembers::Nothing;
+    Ok(())
 }
 
 /// Runs a statement of ours on a backend that is idle, outside of a transaction.

@@ -2,12 +2,13 @@
 
 use std::task::{Context, Poll};
 
+use config::SessionState;
 use protocol::error::{ClientFacing, PgError, write_error};
 use protocol::frame::{HEADER_LEN, frontend_header};
 use protocol::message::TxStatus;
 
 use super::{End, Means, Session, with_env};
-use crate::engine::{Boundary, Passed, Scan, Unit, Violation, Watch, scan};
+use crate::engine::{Boundary, Habit, Passed, Scan, Unit, Violation, Watch, scan};
 use crate::registry::Flag;
 use crate::stats::Count;
 
@@ -23,6 +24,8 @@ impl Watch for Silent {
     fn transaction(&self) {}
     fn schema_changed(&self) {}
     fn catalog_changed(&self, _: router::Changes) {}
+    fn asked_of_sequences(&self, _: Habit) {}
+    fn held_in_vain(&self) {}
 }
 
 impl Session {
@@ -54,9 +57,10 @@ impl Session {
         if self.from_client.is_empty() {
             return Ok(Scan::More(HEADER_LEN));
         }
+        let (habit, state) = (Habit::default(), SessionState::default());
         let Self { worker, config, knowledge, engine, from_client, parse, .. } = self;
         let (bytes, known) = (from_client.filled(), engine.statements());
-        let means = Means { worker, parse, config: config.load(), knowledge: knowledge.load() };
+        let means = Means { worker, parse, config: config.load(), knowledge: knowledge.load(), habit, state };
         Ok(with_env(&means, &Silent, |env| scan(bytes, known, env))?)
     }
 

@@ -1,0 +1,43 @@
+//! What holds a session to its backend: what the configuration says of it, and letting go when others wait.
+
+use config::{PoolMode, SessionState};
+
+use super::Session;
+use crate::engine::Habit;
+use crate::registry::Flag;
+
+impl Session {
+    /// What becomes of state that cannot be moved. With session pooling it need not be moved.
+    pub(super) fn session_state(&mut self) -> SessionState {
+        match self.mode {
+            PoolMode::Session => SessionState::Pin,
+            _ => self.config.load().session_state,
+        }
+    }
+
+    /// How sessions like this one use sequences. Its backend is its own with session pooling, and nobody is held for
+    /// state that is ignored or refused.
+    pub(super) fn habit(&mut self) -> Habit {
+        let held = self.mode != PoolMode::Session && self.session_state() == SessionState::Pin;
+        match self.habits.habit() {
+            habit @ (Habit::Unknown | Habit::Behind) if !held => {
+                if habit == Habit::Behind {
+                    Habit::Within
+                } else {
+                    Habit::Silent
+                }
+            }
+            habit => habit,
+        }
+    }
+
+    /// Others wait for a backend.
+    pub(super) fn yield_if_asked(&mut self) {
+        if self.client.entry.has(Flag::Yield) {
+            self.client.entry.lower(Flag::Yield);
+            if self.engine.yield_sequences() {
+                self.habits.held_in_vain();
+            }
+        }
+    }
+}
