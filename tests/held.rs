@@ -21,7 +21,7 @@ fn wait_held(weir: &Pgweir, wanted: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// SL-03, SL-05: whatever holds a session is seen by its reason in SHOW, log and metrics, and a backend that is
+/// SL-05: whatever holds a session is seen by its reason in SHOW, log and metrics, and a backend that is
 /// undone goes back: with one backend only, the next client is served by it, and finds nothing.
 #[test]
 fn what_is_undone_gives_the_backend_back() -> Result<()> {

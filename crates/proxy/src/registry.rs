@@ -493,12 +493,6 @@ impl Registry {
         servers
     }
 
-    /// Sessions wait for a backend: those that are held for what they may ask of sequences are asked to let go.
-    pub fn ask_to_yield(&self) {
-        let held = |client: &&Arc<ClientEntry>| client.pin() == Some(PinReason::Sequence);
-        self.clients().iter().filter(held).for_each(|client| client.raise(Flag::Yield));
-    }
-
     /// Asks the same of every client.
     pub fn raise_all(&self, flag: Flag) {
         for client in self.clients() {

@@ -229,8 +229,7 @@ impl Engine {
             let ops = self.follow(&verdict, Some(statement.sql()).filter(|_| !by_sql), env);
             step = self.steps(&ops, env).pop_front();
             self.ddl |= verdict.kind == StatementKind::Ddl && may_change_results(Some(statement.sql()));
-            self.follow_sequences(&verdict, env, books, out, Ahead::InBatch);
-            self.follow_executed(&ops, env, books, out, Ahead::InBatch);
+            self.follow_bound(&verdict, &ops, env, books, out);
         }
         self.settings.portal(bind.portal, step);
         match known.filter(|_| !by_sql) {

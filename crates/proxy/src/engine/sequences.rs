@@ -139,6 +139,19 @@ impl Engine {
         }
     }
 
+    /// A statement of that verdict, which does that, is about to be bound.
+    pub(super) fn follow_bound(
+        &mut self,
+        verdict: &Verdict,
+        ops: &[SessionOp],
+        env: &Env<'_>,
+        books: &mut Books,
+        out: &mut Out,
+    ) {
+        self.follow_sequences(verdict, env, books, out, Ahead::InBatch);
+        self.follow_executed(ops, env, books, out, Ahead::InBatch);
+    }
+
     /// The same, of the prepared statements that it executes.
     pub(super) fn follow_executed(
         &mut self,

@@ -302,7 +302,7 @@ impl Session {
         let registry = Arc::clone(&self.worker.shared.registry);
         let asking = async {
             tokio::time::sleep(YIELD_AFTER).await;
-            registry.ask_to_yield();
+            super::held::ask_to_yield(&registry);
             std::future::pending::<std::convert::Infallible>().await
         };
         tokio::select! {

@@ -1,10 +1,18 @@
 //! What holds a session to its backend: what the configuration says of it, and letting go when others wait.
 
 use config::{PoolMode, SessionState};
+use router::PinReason;
 
 use super::Session;
 use crate::engine::Habit;
-use crate::registry::Flag;
+use crate::registry::{Flag, Registry};
+
+/// Sessions wait for a backend: those that are held for what they may ask of sequences are asked to let go.
+pub(super) fn ask_to_yield(registry: &Registry) {
+    let clients = registry.clients();
+    let held = clients.iter().filter(|client| client.pin() == Some(PinReason::Sequence));
+    held.for_each(|client| client.raise(Flag::Yield));
+}
 
 impl Session {
     /// What becomes of state that cannot be moved. With session pooling it need not be moved.
