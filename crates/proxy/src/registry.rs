@@ -82,8 +82,6 @@ pub enum Flag {
     Fence = 8,
     /// Let go of backends that are kept between transactions.
     Renew = 16,
-    /// Others wait for a backend: let go of one that is held on suspicion only.
-    Yield = 32,
 }
 
 /// One client.

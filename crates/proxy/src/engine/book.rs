@@ -12,6 +12,7 @@ use protocol::tracker::Push;
 use router::{Change, PinReason, SessionOp};
 
 use super::pins::Pins;
+use super::sequences::Asker;
 use crate::settings::Settings;
 use crate::statements::Statement;
 
@@ -39,6 +40,9 @@ pub(super) struct SettingsBook {
     startup: Arc<Settings>,
     client: Arc<Settings>,
     pub(super) pins: Pins,
+    pub(super) asker: Asker,
+    /// State that cannot be moved does not hold the client.
+    pub(super) ignores_state: bool,
     /// As they were when the transaction made its first change.
     at_begin: Option<Before>,
     savepoints: Vec<(Vec<u8>, Before)>,

@@ -257,9 +257,6 @@ pub struct Engine {
     moving: Option<Moved>,
     /// Boxed: every idle session is larger by it.
     stand_in: Box<stand_in::StandIn>,
-    asker: sequences::Asker,
-    /// State that cannot be moved does not hold the client.
-    ignores_state: bool,
 }
 
 /// How a batch that moves came out where it began.
@@ -306,12 +303,12 @@ impl Engine {
     /// What holds the session to its backend.
     #[must_use]
     pub fn pin(&self) -> Option<PinReason> {
-        self.settings.pins.reason().filter(|_| !self.ignores_state)
+        self.settings.pins.reason().filter(|_| !self.settings.ignores_state)
     }
 
     /// The client has left state on the backend that would have held it, were that not switched off. Said once.
     pub fn take_ignored_state(&mut self) -> Option<PinReason> {
-        let ignored = self.settings.pins.reason().filter(|_| self.ignores_state);
+        let ignored = self.settings.pins.reason().filter(|_| self.settings.ignores_state);
         if ignored.is_some() {
             self.settings.pins.clear();
         }
@@ -320,7 +317,7 @@ impl Engine {
 
     /// What becomes of state that cannot be moved from now on.
     pub fn set_session_state(&mut self, state: SessionState) {
-        self.ignores_state = state == SessionState::Ignore;
+        self.settings.ignores_state = state == SessionState::Ignore;
     }
 
     /// The backend's side of the conversation.

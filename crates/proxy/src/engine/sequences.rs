@@ -70,13 +70,13 @@ pub(super) struct Asker {
 impl Engine {
     /// The session's number; no other one has it.
     pub fn set_number(&mut self, number: u32) {
-        self.asker.me = u64::from(number) << 32;
+        self.settings.asker.me = u64::from(number) << 32;
     }
 
     /// The session keeps its backend although nobody knows yet whether it will ask.
     #[must_use]
     pub fn may_yield(&self) -> bool {
-        self.asker.patience > 0
+        self.settings.asker.patience > 0
     }
 
     /// Others wait: a session that may yield, and is doing nothing, lets go. Says whether it did.
@@ -89,16 +89,16 @@ impl Engine {
     }
 
     fn release_sequences(&mut self) {
-        self.asker.patience = 0;
+        self.settings.asker.patience = 0;
         self.settings.pins.release(PinReason::Sequence);
     }
 
     /// A backend of the primary was taken for sessions that ask: it remembers nothing of others.
     pub(super) fn forget_sequences(&mut self, env: &Env<'_>, books: &Books, out: &mut Out) {
         let asks = matches!(env.habit, Habit::Within | Habit::Behind);
-        if asks && !self.gate.is_standby() && !books.remembers.is_clean_for(self.asker.me) {
+        if asks && !self.gate.is_standby() && !books.remembers.is_clean_for(self.settings.asker.me) {
             self.inject_query(out, FORGET.as_bytes());
-            self.asker.forgetting = true;
+            self.settings.asker.forgetting = true;
         }
     }
 
@@ -113,8 +113,8 @@ impl Engine {
     ) {
         let sequences = verdict.sequences();
         if self.may_yield() && sequences == Sequences::Nothing {
-            self.asker.patience -= 1;
-            if self.asker.patience == 0 {
+            self.settings.asker.patience -= 1;
+            if self.settings.asker.patience == 0 {
                 self.release_sequences();
                 env.watch.held_in_vain();
             }
@@ -124,18 +124,18 @@ impl Engine {
         }
         if sequences.asks() {
             self.forget_others(books, out, ahead);
-            self.asker.patience = 0;
-            let how = if self.asker.advanced { Habit::Within } else { Habit::Behind };
+            self.settings.asker.patience = 0;
+            let how = if self.settings.asker.advanced { Habit::Within } else { Habit::Behind };
             env.watch.asked_of_sequences(how);
         }
         if sequences.may_advance() {
             if self.is_to_be_held(sequences, env) {
                 self.forget_others(books, out, ahead);
                 self.settings.pins.hold(PinReason::Sequence);
-                self.asker.patience = if env.habit == Habit::Unknown { PATIENCE } else { 0 };
+                self.settings.asker.patience = if env.habit == Habit::Unknown { PATIENCE } else { 0 };
             }
-            self.asker.advanced = true;
-            books.remembers = books.remembers.advanced_by(self.asker.me);
+            self.settings.asker.advanced = true;
+            books.remembers = books.remembers.advanced_by(self.settings.asker.me);
         }
     }
 
@@ -173,8 +173,8 @@ impl Engine {
     /// What the backend remembers of other sessions goes, unless something of this one's would go with it.
     fn forget_others(&mut self, books: &Books, out: &mut Out, ahead: Ahead) {
         let deaf = self.tracker.is_skipping() || self.tracker.in_copy() || self.has_failed();
-        let forgets = self.asker.advanced || self.asker.forgetting;
-        if !forgets && !deaf && !books.remembers.is_clean_for(self.asker.me) {
+        let forgets = self.settings.asker.advanced || self.settings.asker.forgetting;
+        if !forgets && !deaf && !books.remembers.is_clean_for(self.settings.asker.me) {
             self.run_ours(out, FORGET.as_bytes());
             self.guarded |= ahead == Ahead::OfQuery;
         }
@@ -192,21 +192,21 @@ impl Engine {
     pub(super) fn sequences_forgotten(&mut self, books: &mut Books, by_client: bool) {
         if by_client {
             // What other backends remember is not its own any more.
-            self.asker.me = self.asker.me.wrapping_add(1);
+            self.settings.asker.me = self.settings.asker.me.wrapping_add(1);
             self.release_sequences();
         }
-        self.asker.forgetting = false;
+        self.settings.asker.forgetting = false;
         // What was sent behind it may have been advanced since.
-        books.remembers = Remembers::Of(self.asker.me);
+        books.remembers = Remembers::Of(self.settings.asker.me);
     }
 
     /// A backend was taken.
     pub(super) fn bind_sequences(&mut self) {
-        (self.asker.advanced, self.asker.forgetting) = (false, false);
+        (self.settings.asker.advanced, self.settings.asker.forgetting) = (false, false);
     }
 
     /// The server is ready.
     pub(super) fn end_of_asking(&mut self) {
-        self.asker.advanced &= !(self.is_settled() && self.tracker.is_clean());
+        self.settings.asker.advanced &= !(self.is_settled() && self.tracker.is_clean());
     }
 }

@@ -11,7 +11,7 @@ use crate::registry::{Flag, Registry};
 pub(super) fn ask_to_yield(registry: &Registry) {
     let clients = registry.clients();
     let held = clients.iter().filter(|client| client.pin() == Some(PinReason::Sequence));
-    held.for_each(|client| client.raise(Flag::Yield));
+    held.for_each(|client| client.raise(Flag::Renew));
 }
 
 impl Session {
@@ -41,8 +41,8 @@ impl Session {
 
     /// Others wait for a backend.
     pub(super) fn yield_if_asked(&mut self) {
-        if self.client.entry.has(Flag::Yield) {
-            self.client.entry.lower(Flag::Yield);
+        if self.client.entry.has(Flag::Renew) && self.mode != PoolMode::Session {
+            self.client.entry.lower(Flag::Renew);
             if self.engine.yield_sequences() {
                 self.habits.held_in_vain();
             }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use cluster::Observation;
 use protocol::frame::HEADER_LEN;
 use protocol::message::TxStatus;
-use router::{Access, Reason, Target};
+use router::{Reason, Target};
 
 use super::acquire::{AHEAD_LIMIT, Interrupt};
 use super::again::Losses;
@@ -24,7 +24,7 @@ use super::refusal::Refusal;
 use super::unit::says_goodbye;
 use super::{End, Means, Session, with_env};
 use crate::backend::Backend;
-use crate::engine::{Boundary, ClientOuts, ClientStep, ServerStep, Unit};
+use crate::engine::{ClientOuts, ClientStep, ServerStep, Unit};
 use crate::registry::{ClientState, Flag};
 
 /// How long a statement goes on for a client whose stream has ended: it may have closed only its half.
@@ -169,14 +169,6 @@ impl Session {
             on_standby,
             early: early.then(|| Box::new(begun)),
         }
-    }
-
-    /// Whether the unit's answer tells how fast the node is: that of a lone read.
-    fn times(&mut self, unit: &Unit) -> bool {
-        let alone = matches!(unit.boundary, Boundary::Query | Boundary::Sync)
-            && unit.verdict.access == Access::Read
-            && unit.verdict.tx == router::TxControl::None;
-        alone && self.config.load().load_balance == config::LoadBalance::Latency
     }
 
     /// What was written and read binds what the session, or everybody, reads next.

@@ -2,7 +2,7 @@
 
 use cluster::NodeId;
 use config::{Consistency, DisableLoadBalanceOnWrite, RedirectTarget};
-use router::{Hint, Isolation, Policy, Reason, Redirect, Target, TxMode, TxView, decide};
+use router::{Access, Hint, Isolation, Policy, Reason, Redirect, Target, TxMode, TxView, decide};
 
 use super::Session;
 use crate::engine::{Boundary, Unit, is_early};
@@ -83,6 +83,14 @@ impl Session {
     pub(super) fn is_routed_to_standby(&mut self) -> bool {
         let route = self.lazy.route().unwrap_or_else(|| route_of(self.engine.settings()));
         matches!(route, Some(Hint::Standby | Hint::Node(_)))
+    }
+
+    /// Whether the unit's answer tells how fast the node is: that of a lone read.
+    pub(super) fn times(&mut self, unit: &Unit) -> bool {
+        let alone = matches!(unit.boundary, Boundary::Query | Boundary::Sync)
+            && unit.verdict.access == Access::Read
+            && unit.verdict.tx == router::TxControl::None;
+        alone && self.config.load().load_balance == config::LoadBalance::Latency
     }
 
     /// The client came by `read_only_port`.
