@@ -31,11 +31,7 @@ pub(super) async fn connect(options: &ConnectOptions, deadline: Instant) -> Resu
             },
             done => done,
         },
-        Policy::Prefer => match preferred(options, deadline).await {
-            Err(ConnectError::Tls(_)) => plain(options, deadline).await,
-            Err(refused) if is_rule(&refused) => plain(options, deadline).await,
-            done => done,
-        },
+        Policy::Prefer => preferred(options, deadline).await,
     }
 }
 
@@ -56,18 +52,26 @@ async fn encrypted(options: &ConnectOptions, deadline: Instant) -> Result<Connec
     handshake(stream, options, Channel::Tls(end_point)).await
 }
 
-/// Over TLS when the node has it; in the clear over the same connection when it has not.
+/// Over TLS when the node has it, and anew in the clear when that fails; in the clear over the same connection, and once,
+/// when it has not.
 async fn preferred(options: &ConnectOptions, deadline: Instant) -> Result<Connected, ConnectError> {
     let mut stream = dial(&options.address, Some(&options.keepalive), deadline).await?;
     match ask_for_tls(&mut stream).await {
-        Ok(()) => {
-            let shaken = options.tls.connect(stream, &options.address.hostname).await;
-            let Encrypted { stream, end_point } = shaken.map_err(ConnectError::Tls)?;
-            handshake(stream, options, Channel::Tls(end_point)).await
-        }
+        Ok(()) => match over_tls(stream, options).await {
+            Err(ConnectError::Tls(_)) => plain(options, deadline).await,
+            Err(refused) if is_rule(&refused) => plain(options, deadline).await,
+            done => done,
+        },
         Err(ConnectError::NoTls) => handshake(stream, options, Channel::Plain).await,
         Err(error) => Err(error),
     }
+}
+
+/// Logs in over TLS, to which the node has agreed.
+async fn over_tls(stream: Stream, options: &ConnectOptions) -> Result<Connected, ConnectError> {
+    let shaken = options.tls.connect(stream, &options.address.hostname).await;
+    let Encrypted { stream, end_point } = shaken.map_err(ConnectError::Tls)?;
+    handshake(stream, options, Channel::Tls(end_point)).await
 }
 
 /// Asks the node for TLS and does the handshake.

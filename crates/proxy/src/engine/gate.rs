@@ -151,7 +151,8 @@ impl Engine {
         if !self.statements.has_unsettled() {
             return false;
         }
-        let name = named_statement(tag, bytes);
+        // A Parse of the unnamed statement replaces whatever it is.
+        let name = named_statement(tag, bytes).filter(|name| tag != b'P' || !name.is_empty());
         let text = match tag {
             b'Q' => bytes.get(HEADER_LEN..).and_then(|body| body.split(|byte| *byte == 0).next()),
             b'P' => bytes.get(HEADER_LEN..).and_then(|body| body.split(|byte| *byte == 0).nth(1)),

@@ -85,11 +85,17 @@ impl ClientStatements {
     #[must_use]
     pub fn is_unsettled(&self, name: &[u8]) -> bool {
         let id = self.any(name).map(|statement| statement.id);
+        let changes =
+            |undo: &&Undo| undo.client.as_ref().is_some_and(|(changed, _)| key(changed) == key(name));
+        if name.is_empty() {
+            // Whatever came before it, the last Parse of the batch itself is what counts.
+            return self.undo.iter().rev().find(changes).is_some_and(|undo| undo.batch != self.batch);
+        }
         let concerns = |undo: &Undo| {
-            let changes = undo.client.as_ref().is_some_and(|(changed, _)| key(changed) == key(name));
-            changes || undo.asked.as_ref().is_some_and(|(asked, _)| !undo.unnamed && Some(asked.id) == id)
+            changes(&undo)
+                || undo.asked.as_ref().is_some_and(|(asked, _)| !undo.unnamed && Some(asked.id) == id)
         };
-        !name.is_empty() && self.undo.iter().any(|undo| undo.batch != self.batch && concerns(undo))
+        self.undo.iter().any(|undo| undo.batch != self.batch && concerns(undo))
     }
 
     /// The client's name of a statement.
