@@ -54,11 +54,14 @@ impl Session {
     /// The statements of a unit's Parse messages, in order; `None` when one is not known or there is more to
     /// do. They are held from here on: the cache may drop what nobody holds at any time.
     fn known_parses(&self, unit: &Unit) -> Option<Vec<Arc<Statement>>> {
+        let mut bytes = self.from_client.filled().get(..unit.len).unwrap_or_default();
+        if !only_prepares(bytes) {
+            return None;
+        }
         let cache = &self.worker.shared.statements;
         let schema = cache.schema();
         let mut names: Vec<&[u8]> = Vec::new();
         let mut statements = Vec::new();
-        let mut bytes = self.from_client.filled().get(..unit.len).unwrap_or_default();
         while !bytes.is_empty() {
             let Header { tag, len } = frontend_header(bytes).ok()??;
             let (message, rest) = bytes.split_at_checked(len)?;
@@ -83,4 +86,13 @@ impl Session {
         }
         Some(statements)
     }
+}
+
+/// Whether a unit has nothing but Parse, Close and Sync. Most that parse also run: a look at the tags, up to the first
+/// other, spares them the lists and the cache.
+fn only_prepares(mut unit: &[u8]) -> bool {
+    while let Ok(Some(Header { tag: b'P' | b'C' | b'S', len })) = frontend_header(unit) {
+        unit = unit.get(len..).unwrap_or_default();
+    }
+    unit.is_empty()
 }
