@@ -87,6 +87,12 @@ impl Prepared {
         self.unnamed == Some(id)
     }
 
+    /// Its unnamed statement, as far as that is known.
+    #[must_use]
+    pub fn unnamed(&self) -> Option<StatementId> {
+        self.unnamed
+    }
+
     /// Its unnamed statement is that one, or gone.
     pub fn set_unnamed(&mut self, unnamed: Option<StatementId>) {
         self.unnamed = unnamed;

@@ -70,6 +70,7 @@ impl Engine {
         if parse.name.is_empty() {
             env.watch.passed(Passed::ServerParse);
             let token = self.statements.define(b"", &statement, Some(env.schema));
+            self.statements.held_before(books.prepared.unnamed());
             books.prepared.set_unnamed(Some(statement.id()));
             if statement.sql() == parse.sql {
                 return self.ask(Ask::Parse(token), buf, outs.server, header);

@@ -23,6 +23,8 @@ struct Undo {
     asked: Option<(Arc<Statement>, Schema)>,
     client: Option<Before>,
     unnamed: bool,
+    /// What the backend held under no name.
+    held: Option<StatementId>,
     /// What a backend is asked to drop.
     dropped: Option<Dropped>,
     /// The batch that it stands in.
@@ -210,6 +212,13 @@ impl ClientStatements {
         }
     }
 
+    /// What a backend held under no name, before the Parse that was defined last.
+    pub fn held_before(&mut self, held: Option<StatementId>) {
+        if let Some(undo) = self.undo.back_mut() {
+            undo.held = held;
+        }
+    }
+
     /// Follows what the server did, in the client's books and in those of the backend.
     pub fn settle(&mut self, events: &[Event], backend: &mut Prepared) {
         for event in events {
@@ -248,12 +257,18 @@ impl ClientStatements {
         }
         if let Some((statement, _)) = undo.asked {
             // What a later message asks for stands.
-            let later = self.undo.range(at..).filter(|later| later.unnamed == undo.unnamed);
-            let again = |asked: &(Arc<Statement>, Schema)| undo.unnamed || asked.0.id == statement.id;
-            match later.filter_map(|later| later.asked.as_ref()).any(again) {
-                true => {}
-                false if undo.unnamed => backend.set_unnamed(None),
-                false => backend.forget(statement.id),
+            let asks = |later: &&mut Undo| {
+                let asks = |asked: &(Arc<Statement>, Schema)| undo.unnamed || asked.0.id == statement.id;
+                later.unnamed == undo.unnamed && later.asked.as_ref().is_some_and(asks)
+            };
+            // A Parse that fails drops the unnamed statement before it; one that is ignored does not.
+            let held = undo.held.filter(|_| !failed);
+            match self.undo.range_mut(at..).find(asks) {
+                Some(later) => later.held = held,
+                None if !undo.unnamed => backend.forget(statement.id),
+                // Unless it was dropped since.
+                None if backend.is_unnamed(statement.id) => backend.set_unnamed(held),
+                None => {}
             }
         }
         if let Some((name, before)) = undo.client {
@@ -289,7 +304,15 @@ impl ClientStatements {
     ) -> Token {
         self.next_token = self.next_token.wrapping_add(1);
         let token = Token(self.next_token);
-        self.undo.push_back(Undo { token, asked, client, unnamed, dropped: None, batch: self.batch });
+        self.undo.push_back(Undo {
+            token,
+            asked,
+            client,
+            unnamed,
+            held: None,
+            dropped: None,
+            batch: self.batch,
+        });
         token
     }
 }
