@@ -311,7 +311,8 @@ fn rw_12_default_modes_of_transactions() -> Result<()> {
         cluster.sql(0, "SELECT pg_reload_conf()")?;
         let there =
             || weir.client().and_then(|mut client| client.scalar(WHERE)).is_ok_and(|node| node == expected);
-        ensure!(eventually(Duration::from_secs(5), there), "{level}");
+        let explained = || weir.client()?.simple(&format!("PGWEIR EXPLAIN {WHERE}"))?.get(0, "reason");
+        ensure!(eventually(Duration::from_secs(5), there), "{level}: {:?}", explained());
     }
     Ok(())
 }

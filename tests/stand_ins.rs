@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use harness::{Cluster, ClusterOptions, Msgs, Pgweir, RawClient, msgs, rig};
+use harness::{Cluster, ClusterOptions, Msgs, Pgweir, RawClient, eventually, msgs, rig};
 
 /// One node, as what happens to a backend's statements is to be seen: every unit goes to the same one.
 fn one() -> Result<(Cluster, Pgweir)> {
@@ -142,7 +142,10 @@ fn a_statement_that_is_cancelled_while_it_is_bound_is_not_run_again() -> Result<
     cluster.setup("CREATE TABLE t(a int); GRANT ALL ON t TO bench")?;
     let mut client = weir.client()?;
     let sql = "SELECT a FROM t";
-    again(&mut client, sql, &[])?;
+    // Until the catalog is known nothing is kept.
+    let mut is_kept =
+        || Ok::<_, anyhow::Error>(!again(&mut client, sql, &[])?.is_empty() && kept(&mut client, sql)? == 1);
+    ensure!(eventually(Duration::from_secs(30), || is_kept().is_ok_and(|kept| kept)), "it is not kept");
     let mut holder = cluster.admin(0)?;
     holder.simple("BEGIN")?;
     holder.simple("LOCK TABLE t")?;
