@@ -95,6 +95,7 @@ fn run_all(cluster: &Cluster, weir: &Pgweir, rows: &[(usize, &str)]) -> Result<(
 #[test]
 fn rw_01_pp_05_what_the_catalog_shows() -> Result<()> {
     let (cluster, weir) = prepared_rig("")?;
+    weir.wait_routed("SELECT * FROM v_plain", 1)?;
     run_all(
         &cluster,
         &weir,
