@@ -355,14 +355,15 @@ fn undisturbed(cluster: &Cluster, level: &str) -> Result<Counts> {
     let shared = Shared::new();
     let one = |id: usize| -> Result<Counts> {
         let mut session = Session::new(id, &weir, &shared, whose(level))?;
-        for _ in 0..3 {
+        for round in 1..=3 {
             // Only some write; all read what they wrote.
             if id < 2 {
                 session.write_alone()?;
             }
             let begun = Instant::now();
-            while begun.elapsed() < Duration::from_secs(1) {
+            while begun.elapsed() < Duration::from_secs(1) || session.counts.settled < 50 * round {
                 session.read()?;
+                ensure!(begun.elapsed() < Duration::from_secs(30), "the standbys do not catch up");
             }
         }
         Ok(session.counts)
