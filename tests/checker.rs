@@ -19,6 +19,8 @@ const SESSIONS: usize = 6;
 const RUN: Duration = Duration::from_secs(6);
 /// By then the sampler has told what was acknowledged before, with time to spare.
 const SETTLED: Duration = Duration::from_millis(200);
+/// The time-outs of the product: no node is to be lost here because the sessions keep the machine busy.
+const PATIENT: &str = "health_check_timeout: 5s\nconnect_timeout: 10s";
 const READ: &str =
     "SELECT current_setting('cluster_name') || ' ' || string_agg(v::text, ' ' ORDER BY k) FROM counters";
 
@@ -295,7 +297,8 @@ fn whose(level: &str) -> Whose {
 /// Random sessions at that level, with standbys that are disturbed meanwhile.
 fn run(cluster: &Cluster, level: &str) -> Result<Counts> {
     reset(cluster)?;
-    let weir = Pgweir::start(cluster, &format!("consistency: {level}\ntransaction_load_balance: on"))?;
+    let weir =
+        Pgweir::start(cluster, &format!("consistency: {level}\ntransaction_load_balance: on\n{PATIENT}"))?;
     let shared = Shared::new();
     let one = |id: usize| -> Result<Counts> {
         let mut session = Session::new(id, &weir, &shared, whose(level))?;
@@ -351,7 +354,7 @@ fn watch(cluster: &Cluster, shared: &Shared) -> Result<()> {
 /// Sessions at that level that read without a pause, with standbys that nobody disturbs. The level's promise holds.
 fn undisturbed(cluster: &Cluster, level: &str) -> Result<Counts> {
     reset(cluster)?;
-    let weir = Pgweir::start(cluster, &format!("consistency: {level}"))?;
+    let weir = Pgweir::start(cluster, &format!("consistency: {level}\n{PATIENT}"))?;
     let shared = Shared::new();
     let one = |id: usize| -> Result<Counts> {
         let mut session = Session::new(id, &weir, &shared, whose(level))?;
