@@ -95,7 +95,7 @@ fn run_all(cluster: &Cluster, weir: &Pgweir, rows: &[(usize, &str)]) -> Result<(
 #[test]
 fn rw_01_pp_05_what_the_catalog_shows() -> Result<()> {
     let (cluster, weir) = prepared_rig("")?;
-    weir.wait_routed("SELECT * FROM v_plain", 1)?;
+    weir.wait_on_standby("SELECT * FROM v_plain")?;
     run_all(
         &cluster,
         &weir,
@@ -333,7 +333,7 @@ fn built_ins_of_a_newer_server_are_read_from_its_catalog() -> Result<()> {
     cluster.setup(&setup)?;
     cluster.wait_replay()?;
     let weir = Pgweir::start(&cluster, "consistency: eventual")?;
-    weir.wait_routed("SELECT json_newer(1)", 1)?;
+    weir.wait_on_standby("SELECT json_newer(1)")?;
     let node = |call: &str| weir.client()?.scalar(&format!("{WHERE} WHERE {call} = 1"));
     assert_eq!(node("json_newer(1)")?, "n1");
     assert_eq!(node("pg_catalog.json_newer(1)")?, "n1");

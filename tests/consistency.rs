@@ -16,6 +16,9 @@ const READ: &str = "SELECT max(v)::text || ' on ' || current_setting('cluster_na
 fn prepared(standbys: usize, yaml: &str) -> Result<(Cluster, Pgweir)> {
     let (cluster, weir) = rig(standbys, yaml)?;
     cluster.setup("CREATE TABLE seen (v int); INSERT INTO seen VALUES (0); GRANT ALL ON seen TO bench")?;
+    if standbys > 0 {
+        weir.wait_on_standby("SELECT v FROM seen")?;
+    }
     Ok((cluster, weir))
 }
 

@@ -11,7 +11,7 @@ fn early(yaml: &str) -> Result<(Cluster, Pgweir)> {
     let (cluster, weir) = rig(1, &format!("transaction_load_balance: on\n{yaml}"))?;
     cluster.setup(TABLE)?;
     cluster.wait_replay()?;
-    weir.wait_routed("SELECT current_setting('cluster_name') FROM (SELECT count(*) FROM t) x", 1)?;
+    weir.wait_on_standby("SELECT current_setting('cluster_name') FROM (SELECT count(*) FROM t) x")?;
     Ok((cluster, weir))
 }
 

@@ -182,7 +182,7 @@ fn what_becomes_of_state_changes_with_a_reload() -> Result<()> {
 fn a_transaction_that_cannot_begin_is_no_end() -> Result<()> {
     let port = procs::free_port()?;
     let (cluster, weir) = rig(1, &format!("consistency: eventual\nread_only_port: {port}"))?;
-    weir.wait_routed("SELECT 1", 1)?;
+    weir.wait_on_standby("SELECT 1")?;
     let (mut direct, mut through) = (cluster.direct(1)?, RawClient::bench(port)?);
     for sql in ["BEGIN READ WRITE", "BEGIN ISOLATION LEVEL SERIALIZABLE", "START TRANSACTION READ WRITE"] {
         for sent in [

@@ -23,7 +23,7 @@ fn prepared(yaml: &str) -> Result<(Cluster, Pgweir)> {
     let (cluster, weir) = rig(1, &format!("consistency: eventual\n{yaml}"))?;
     cluster.setup(SCHEMA)?;
     cluster.wait_replay()?;
-    weir.wait_routed("SELECT * FROM t", 1)?;
+    weir.wait_on_standby("SELECT * FROM t")?;
     Ok((cluster, weir))
 }
 
@@ -314,7 +314,7 @@ fn sr_01_every_kind_of_write_is_seen_by_the_next_read() -> Result<()> {
     )?;
     cluster.wait_replay()?;
     let weir = Pgweir::start(&cluster, "")?;
-    weir.wait_routed("SELECT * FROM t", 1)?;
+    weir.wait_on_standby("SELECT * FROM t")?;
     cluster.sql(1, "SELECT pg_wal_replay_pause()")?;
     for &write in WRITES {
         for extended in [false, true] {

@@ -119,7 +119,7 @@ fn pipelined_units_and_half_closed_clients_get_their_answers() -> Result<()> {
     let (cluster, weir) = rig(1, "")?;
     cluster.setup("CREATE TABLE t(a int); INSERT INTO t VALUES (1); GRANT ALL ON t TO bench")?;
     cluster.wait_replay()?;
-    weir.wait_routed("SELECT a FROM t", 1)?;
+    weir.wait_on_standby("SELECT a FROM t")?;
     let mut client = weir.client()?;
     let sql = "SELECT * FROM t WHERE a = $1";
     again(&mut client, sql, &["1"])?;

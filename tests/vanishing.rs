@@ -212,7 +212,7 @@ fn vanish_while_what_was_sent_next_waits() -> Result<()> {
     let (cluster, weir) = rig(1, "")?;
     cluster.setup(TABLE)?;
     cluster.wait_replay()?;
-    weir.wait_routed("SELECT v FROM t", 1)?;
+    weir.wait_on_standby("SELECT v FROM t")?;
     for how in ["reset", "close", "half"] {
         let mut a = weir.client()?;
         // The read sleeps on the standby, the write waits for its end.

@@ -236,14 +236,14 @@ impl Pgweir {
         Ok(())
     }
 
-    /// Waits until a new session would run `sql` on node number `node`: until the catalog is known, a read of a
-    /// table goes to the primary.
+    /// Waits until a new session would run `sql` on a standby: until the catalog is known, a read of a table goes to the
+    /// primary.
     ///
     /// # Errors
     /// When it would not in time.
-    pub fn wait_routed(&self, sql: &str, node: usize) -> Result<()> {
+    pub fn wait_on_standby(&self, sql: &str) -> Result<()> {
         let explained = || self.client()?.simple(&format!("PGWEIR EXPLAIN {sql}"))?.get(0, "node");
-        let is_there = || explained().is_ok_and(|there| there == node.to_string());
+        let is_there = || explained().is_ok_and(|node| node != "0");
         ensure!(crate::eventually(self.patience, is_there), "{sql} goes to node {:?}", explained());
         Ok(())
     }

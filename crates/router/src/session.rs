@@ -21,7 +21,14 @@ pub(crate) fn show(rest: &[Token<'_>]) -> Verdict {
     let ours = rest.first().filter(|name| name.is_name()).is_some_and(|name| {
         name.text.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
     });
-    if ours || own::named_by(rest).is_some() { console() } else { neutral() }
+    if ours || own::named_by(rest).is_some() {
+        console()
+    } else if rest.first().is_some_and(|name| name.is_any(&["transaction_read_only", "in_hot_standby"])) {
+        // Who asks wants to know whether it may write here, and it may, as with `pg_is_in_recovery()`.
+        Verdict::new(Access::Write, StatementKind::Other, Reason::SessionControl)
+    } else {
+        neutral()
+    }
 }
 
 /// SET: of the transaction, for the transaction, or for the session.

@@ -53,6 +53,10 @@ pub(super) struct SettingsBook {
     /// The truth value in the last row of a statement that is followed.
     answer: Option<bool>,
     failed: bool,
+    /// DISCARD ALL has run in this batch.
+    discarded: bool,
+    /// What the backend has is not known.
+    in_doubt: bool,
 }
 
 impl SettingsBook {
@@ -72,8 +76,13 @@ impl SettingsBook {
         self.pending.clear();
         self.portals.clear();
         self.end_transaction();
-        self.failed = false;
+        (self.failed, self.discarded, self.in_doubt) = (false, false, false);
         self.answer = None;
+    }
+
+    /// The backend is nobody else's any more.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.in_doubt
     }
 
     /// A simple Query of those effects, one a statement, is forwarded as `push`.
@@ -173,11 +182,17 @@ impl SettingsBook {
         self.pending.retain(|(pending, _)| *pending > push);
         if self.failed && status == TxStatus::Idle {
             self.roll_back(backend);
+            if self.discarded {
+                // What was set again behind it went with the batch. It commits at once on a server of today; on one that
+                // rolls it back as well, there is again what was before.
+                *backend = Arc::default();
+                self.in_doubt = true;
+            }
         }
         if status == TxStatus::Idle {
             self.end_transaction();
             self.portals.clear();
-            self.failed = false;
+            (self.failed, self.discarded) = (false, false);
             // Its descriptors end with the transaction (`be-fsstubs.c`).
             self.pins.release(PinReason::LargeObject);
         }
@@ -186,6 +201,7 @@ impl SettingsBook {
     /// DISCARD ALL.
     pub(super) fn discard(&mut self, backend: &mut Arc<Settings>) {
         self.end_transaction();
+        self.discarded = true;
         self.pins.clear();
         self.client = Arc::clone(&self.startup);
         *backend = Arc::clone(&self.startup);
@@ -468,5 +484,19 @@ mod tests {
         session.book.ready(Push(3), Idle, &mut session.backend);
         session.book.completed(Push(4), b"SET", &mut session.backend);
         assert!(!session.has("a.b"));
+    }
+
+    #[test]
+    fn what_is_set_again_behind_discard_all_goes_with_a_batch_that_fails() {
+        let mut session = Session::new(&[("work_mem", "5MB")]);
+        let startup = Arc::clone(&session.backend);
+        session.book.discard(&mut session.backend);
+        session.book.ready(Push(1), TxStatus::Idle, &mut session.backend);
+        assert!(session.backend == startup && !session.book.is_in_doubt());
+        session.book.discard(&mut session.backend);
+        session.book.error();
+        session.book.ready(Push(2), TxStatus::Idle, &mut session.backend);
+        assert!(session.backend.is_empty() && session.book.is_in_doubt());
+        assert!(*session.book.client() == startup, "set again in front of what comes next");
     }
 }

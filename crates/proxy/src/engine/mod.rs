@@ -300,6 +300,12 @@ impl Engine {
         self.statements.drop_unnamed();
     }
 
+    /// What the backend has, or owes, is not known: it must not serve anybody else.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        self.tracker.is_in_doubt() || self.settings.is_in_doubt()
+    }
+
     /// What holds the session to its backend.
     #[must_use]
     pub fn pin(&self) -> Option<PinReason> {

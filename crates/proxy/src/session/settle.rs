@@ -41,7 +41,7 @@ impl Session {
     pub(super) async fn give_back(&mut self, mut backend: Box<Backend>) {
         // What it said behind its last answer is nothing to the client, nor to the next backend's answers.
         let unasked = self.from_server.filled();
-        let usable = backend.stays_idle_after(unasked) && !self.engine.tracker().is_in_doubt();
+        let usable = backend.stays_idle_after(unasked) && !self.engine.is_in_doubt();
         self.from_server.consume(self.from_server.filled().len());
         if !usable {
             self.client.entry.unbind();
