@@ -1,14 +1,15 @@
 //! Rules whose answer is outside: certificates, the operating system, roles on the nodes, a directory.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use harness::checkers::Directory;
+use harness::procs::{self, Killed};
 use harness::{
-    ClientAuth, Cluster, ClusterOptions, Login, Output, Pgweir, PgweirOptions, Pki, RawClient, Signature,
-    eventually, procs,
+    ClientAuth, Cluster, ClusterOptions, Login, Output, Pgweir, PgweirOptions, Pki, Signature, eventually,
 };
 use rustix::process::Signal;
 
@@ -154,7 +155,7 @@ fn groups_files_and_own_addresses() -> Result<()> {
     let mut command = Command::new(harness::pgweir::binary()?);
     let log = fs::File::create(weir.dir().join("second"))?;
     command.args(["run", "-f"]).arg(weir.dir().join("pgweir.yaml")).stdout(log.try_clone()?).stderr(log);
-    let _second = Killed(command.stdin(Stdio::null()).spawn()?);
+    let _second = Killed::new(command.stdin(Stdio::null()).spawn()?);
     let said = || fs::read_to_string(weir.dir().join("second")).unwrap_or_default();
     ensure!(eventually(Duration::from_secs(10), || said().contains("pgweir is ready")), "{}", said());
 
@@ -171,83 +172,16 @@ fn groups_files_and_own_addresses() -> Result<()> {
     Ok(())
 }
 
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _may_have_ended = self.0.kill();
-        let _reaped = self.0.wait();
-    }
-}
-
-/// Debian's slapd with two people.
-struct Directory {
-    port: u16,
-    _slapd: Killed,
-}
-
-const SLAPD_CONF: &str = "\
-include /etc/ldap/schema/core.schema\n\
-include /etc/ldap/schema/cosine.schema\n\
-include /etc/ldap/schema/inetorgperson.schema\n\
-modulepath /usr/lib/ldap\n\
-moduleload back_mdb\n\
-database mdb\n\
-suffix \"dc=example\"\n\
-rootdn \"cn=admin,dc=example\"\n\
-rootpw admin\n\
-access to attrs=userPassword by anonymous auth by * none\n\
-access to * by dn.exact=\"cn=admin,dc=example\" read by anonymous none by * read\n";
-
-const PEOPLE: &str = "\
-dn: dc=example\nobjectClass: dcObject\nobjectClass: organization\no: example\ndc: example\n\n\
-dn: uid=bench,dc=example\nobjectClass: inetOrgPerson\nuid: bench\ncn: bench\nsn: b\nmail: bench@example\n\
-userPassword: of the directory\n\n\
-dn: uid=twin1,dc=example\nobjectClass: inetOrgPerson\nuid: twin1\ncn: twin\nsn: other\nuserPassword: x\n\n\
-dn: uid=twin2,dc=example\nobjectClass: inetOrgPerson\nuid: twin2\ncn: twin\nsn: other\nuserPassword: x\n";
-
-impl Directory {
-    fn start(root: &Path) -> Result<Self> {
-        let dir = root.join("ldap");
-        fs::create_dir(&dir)?;
-        fs::create_dir(dir.join("db"))?;
-        let conf = format!("{SLAPD_CONF}directory {}\n", dir.join("db").display());
-        // The database's own lines end with its directory.
-        fs::write(dir.join("slapd.conf"), conf.replace("pidfile", "#pidfile"))?;
-        fs::write(dir.join("people.ldif"), PEOPLE)?;
-        let slapd = PathBuf::from("/usr/sbin/slapd");
-        let out = Command::new("/usr/sbin/slapadd")
-            .args(["-f", "slapd.conf", "-l", "people.ldif"])
-            .current_dir(&dir)
-            .output()
-            .context("slapadd: install slapd")?;
-        ensure!(out.status.success(), "slapadd: {}", String::from_utf8_lossy(&out.stderr));
-        let port = procs::free_port()?;
-        let log = fs::File::create(dir.join("log"))?;
-        let child = Command::new(slapd)
-            .args(["-f", "slapd.conf", "-d", "0", "-h", &format!("ldap://127.0.0.1:{port}/")])
-            .current_dir(&dir)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
-        let started = Self { port, _slapd: Killed(child) };
-        let there = eventually(Duration::from_secs(10), || RawClient::tcp(port).is_ok());
-        ensure!(there, "slapd does not come up: {}", fs::read_to_string(dir.join("log"))?);
-        Ok(started)
-    }
-}
-
 /// `ldap`: a simple bind, and a search with a bind, against Debian's slapd; the password serves for the node too.
 #[test]
 fn the_ldap_method() -> Result<()> {
     let cluster = one_node()?;
-    let directory = Directory::start(cluster.root())?;
+    let directory = Directory::start(cluster.root(), "of the directory")?;
     cluster.sql(0, "ALTER ROLE bench PASSWORD 'of the directory'")?;
     for database in ["prefix", "search", "filter", "url", "dead", "second"] {
         cluster.sql(0, &format!("CREATE DATABASE {database}"))?;
     }
-    let (port, dead) = (directory.port, procs::free_port()?);
+    let (port, dead) = (directory.port(), procs::free_port()?);
     let binds = "ldapbinddn=\"cn=admin,dc=example\" ldapbindpasswd=admin";
     let hba = format!(
         "host prefix all all ldap ldapserver=127.0.0.1 ldapport={port} ldapprefix=\"uid=\" ldapsuffix=\",dc=example\"\n\

@@ -1,62 +1,14 @@
 //! `pam` with services of our own, and rules for host names with this machine's resolver.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use harness::checkers::{Services, asks};
 use harness::{ClientAuth, Cluster, ClusterOptions, Login, Pgweir, PgweirOptions, eventually};
 
 fn one_node() -> Result<Cluster> {
     Cluster::new(ClusterOptions { standbys: 0, ..ClusterOptions::default() })
-}
-
-/// Files of /etc/pam.d that go with the test.
-struct Services {
-    prefix: String,
-    files: Vec<PathBuf>,
-}
-
-impl Services {
-    /// None, with a line that says so, when this user may not make services.
-    fn new() -> Option<Self> {
-        let prefix = format!("pgweir-test-{}", std::process::id());
-        let probe = PathBuf::from("/etc/pam.d").join(&prefix);
-        match fs::write(&probe, "") {
-            Ok(()) => Some(Self { prefix, files: vec![probe] }),
-            Err(error) => {
-                println!("left out: services cannot be made in /etc/pam.d ({error}); run this test as root");
-                None
-            }
-        }
-    }
-
-    /// Makes one; its name.
-    fn make(&mut self, name: &str, lines: &str) -> Result<String> {
-        let service = format!("{}-{name}", self.prefix);
-        let path = PathBuf::from("/etc/pam.d").join(&service);
-        self.files.push(path.clone());
-        fs::write(path, lines)?;
-        Ok(service)
-    }
-}
-
-impl Drop for Services {
-    fn drop(&mut self) {
-        for file in &self.files {
-            let _ = fs::remove_file(file);
-        }
-    }
-}
-
-/// A service that asks a script of that text; the password is its standard input.
-fn asks(cluster: &Cluster, name: &str, script: &str) -> Result<String> {
-    let path = cluster.root().join(format!("{name}.sh"));
-    fs::write(&path, format!("#!/bin/sh\n{script}\n"))?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
-    let exec = format!("auth required pam_exec.so expose_authtok quiet {}\n", path.display());
-    Ok(format!("{exec}account required pam_permit.so\n"))
 }
 
 /// Processes of that parent which still run.

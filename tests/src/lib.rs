@@ -10,6 +10,7 @@
 //! - The logs of pgweir and of the servers are printed when a rig is dropped; the runners show them for
 //!   failed tests only.
 
+pub mod checkers;
 pub mod client;
 pub mod cluster;
 pub mod fake;

@@ -221,3 +221,22 @@ pub fn scratch_dir() -> PathBuf {
     }
     std::env::temp_dir()
 }
+
+/// A process that is killed when this is dropped.
+#[derive(Debug)]
+pub struct Killed(Child);
+
+impl Killed {
+    /// Of this child.
+    #[must_use]
+    pub fn new(child: Child) -> Self {
+        Self(child)
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _may_have_ended = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}

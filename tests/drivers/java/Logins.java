@@ -4,7 +4,7 @@ import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.util.Properties;
 
-/** pgjdbc: logs in by every method and mode of TLS. Arguments: HOST PORT ROOT_CERT CERT KEY. A line a way: name, tab, ok or error. */
+/** pgjdbc: logs in by every method and mode of TLS. Arguments: HOST PORT ROOT_CERT CERT KEY METHODS. A line a way: name, tab, ok or error. */
 public final class Logins {
     private static String host;
     private static String port;
@@ -23,7 +23,7 @@ public final class Logins {
             say("cert " + mode, "c_cert", "bench", "sslmode", mode, own[0], own[1], own[2], own[3]);
         }
         say("cert of nobody refused", "c_cert", "bench", "sslmode", "require", "sslcert", "/nowhere", "sslkey", "/nowhere");
-        for (String method : new String[] {"password", "md5", "scram"}) {
+        for (String method : args[5].split(",")) {
             for (String mode : new String[] {"disable", "allow", "prefer", "require", "verify-ca", "verify-full"}) {
                 say(method + " " + mode, "c_" + method, "bench", "sslmode", mode);
             }
@@ -32,7 +32,10 @@ public final class Logins {
         for (String binding : new String[] {"disable", "prefer", "require"}) {
             say("scram binding " + binding, "c_scram", "bench", "sslmode", "verify-full", "channelBinding", binding);
         }
-        say("scram direct", "c_scram", "bench", "sslmode", "verify-full", "sslNegotiation", "direct");
+        say("peer over tcp refused", "c_peer", "bench", "sslmode", "prefer");
+        if (org.postgresql.util.DriverInfo.MAJOR_VERSION > 42 || org.postgresql.util.DriverInfo.MINOR_VERSION >= 7) {
+            say("scram direct", "c_scram", "bench", "sslmode", "verify-full", "sslNegotiation", "direct");
+        }
     }
 
     private static void say(String way, String database, String password, String... options) {

@@ -1,9 +1,11 @@
-// node-postgres: logs in by every method and mode of TLS. argv: HOST PORT ROOT_CERT CERT KEY. A line a way: name, tab, ok or error.
+// node-postgres: logs in by every method and mode of TLS. argv: HOST PORT ROOT_CERT CERT KEY METHODS
+// SOCKETS. A line a way: name, tab, ok or error.
 
 const fs = require('fs');
 const pg = require('pg');
 
-const [host, port, ...files] = process.argv.slice(2);
+const [host, port, ...files] = process.argv.slice(2, 7);
+const [methods, sockets] = [process.argv[7].split(','), process.argv[8]];
 const [ca, cert, key] = files.map((file) => fs.readFileSync(file));
 const modes = {
   disable: false,
@@ -38,12 +40,21 @@ async function say(way, run) {
   await say('cert require', () => go('c_cert', { ...modes.require, cert, key }));
   await say('cert verify-full', () => go('c_cert', { ...modes['verify-full'], cert, key }));
   await say('cert of nobody refused', () => go('c_cert', modes.require));
-  for (const method of ['password', 'md5', 'scram']) {
+  for (const method of methods) {
     for (const [name, ssl] of Object.entries(modes)) {
       await say(`${method} ${name}`, () => go(`c_${method}`, ssl));
     }
+    for (const version of ['TLSv1.2', 'TLSv1.3']) {
+      const ssl = { ...modes['verify-full'], minVersion: version, maxVersion: version };
+      await say(`${method} ${version}`, () => go(`c_${method}`, ssl));
+    }
+    await say(`${method} socket`, () => go(`c_${method}`, false, { host: sockets }));
     await say(`${method} wrong`, () => go(`c_${method}`, false, { password: 'wrong' }));
   }
+  await say('trust socket', () => go('c_trust', false, { host: sockets, password: 'wrong' }));
+  await say('peer socket', () => go('c_peer', false, { host: sockets, password: 'wrong' }));
+  await say('peer as another refused', () => go('c_others', false, { host: sockets }));
+  await say('peer over tcp refused', () => go('c_peer', modes.require));
   await say('scram direct', () => go('c_scram', modes['verify-full'], { sslnegotiation: 'direct' }));
   await say('scram binding', () => go('c_scram', modes['verify-full'], { enableChannelBinding: true }));
 })();

@@ -1,6 +1,6 @@
-# psql ($PSQL): logs in by every method and mode of TLS. Arguments: HOST PORT ROOT_CERT CERT KEY. A line a way: name, tab,
-# ok or the error.
-host=$1 port=$2 root=$3 cert=$4 key=$5
+# psql ($PSQL): logs in by every method and mode of TLS. Arguments: HOST PORT ROOT_CERT CERT KEY METHODS SOCKETS. A line
+# a way: name, tab, ok or the error.
+host=$1 port=$2 root=$3 cert=$4 key=$5 methods=$(echo "$6" | tr ',' ' ') sockets=$7
 
 # Name of the way, database, password, what stands behind in the connection string.
 try() {
@@ -15,11 +15,16 @@ try() {
 
 for mode in disable allow prefer require verify-ca verify-full; do
     try "trust $mode" c_trust wrong "sslmode=$mode"
-    for method in password md5 scram; do
+    for method in $methods; do
         try "$method $mode" "c_$method" bench "sslmode=$mode"
     done
 done
-for method in password md5 scram; do
+for method in $methods; do
+    for version in TLSv1.2 TLSv1.3; do
+        try "$method $version" "c_$method" bench \
+            "sslmode=verify-full ssl_min_protocol_version=$version ssl_max_protocol_version=$version"
+    done
+    try "$method socket" "c_$method" bench "host=$sockets"
     try "$method wrong" "c_$method" wrong sslmode=require
 done
 for mode in require verify-ca verify-full; do
@@ -29,3 +34,7 @@ try "cert of nobody refused" c_cert bench sslmode=require
 for binding in disable prefer require; do
     try "scram binding $binding" c_scram bench "sslmode=require channel_binding=$binding"
 done
+try "trust socket" c_trust wrong "host=$sockets"
+try "peer socket" c_peer wrong "host=$sockets"
+try "peer as another refused" c_others bench "host=$sockets"
+try "peer over tcp refused" c_peer bench sslmode=require
