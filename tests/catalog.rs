@@ -221,6 +221,45 @@ fn rw_01_changes_elsewhere_are_noticed_by_period() -> Result<()> {
     Ok(())
 }
 
+/// RW-01, PP-05: a table of which nothing is known yet may be one that a standby cannot even open. By whatever way it
+/// is named.
+#[test]
+fn rw_01_a_table_that_is_new_is_the_primarys() -> Result<()> {
+    let (cluster, weir) = prepared_rig("catalog_check_period: 1h")?;
+    weir.wait_on_standby("SELECT * FROM v_plain")?;
+    let mut client = weir.client()?;
+    let statements = [
+        "SELECT * FROM NEW",
+        "SELECT * FROM t, NEW",
+        "TABLE NEW",
+        "SELECT (SELECT count(*) FROM public.NEW)",
+        "COPY NEW TO STDOUT",
+        "COPY (SELECT * FROM NEW) TO STDOUT",
+        "EXPLAIN SELECT * FROM NEW",
+        "EXPLAIN (COSTS off) TABLE NEW",
+        "EXPLAIN ANALYZE SELECT * FROM NEW",
+        "EXPLAIN INSERT INTO NEW VALUES (1)",
+        "EXPLAIN UPDATE t SET id = 1 FROM NEW",
+        "EXPLAIN DELETE FROM t USING NEW",
+        "EXPLAIN WITH x AS (SELECT * FROM NEW) SELECT * FROM x",
+        "EXPLAIN CREATE TABLE made AS SELECT * FROM NEW",
+        "EXPLAIN DECLARE c CURSOR FOR SELECT * FROM NEW",
+        "PREPARE p_NEW AS SELECT * FROM NEW",
+        "DECLARE c CURSOR WITH HOLD FOR SELECT * FROM NEW",
+    ];
+    for (number, sql) in statements.into_iter().enumerate() {
+        let name = format!("new_{number}");
+        // Not through pgweir, which would know.
+        cluster.setup(&format!("CREATE UNLOGGED TABLE {name}(id int); GRANT ALL ON {name} TO bench"))?;
+        let sql = sql.replace("NEW", &name);
+        let sent = if number % 2 == 0 { msgs().Q(&sql) } else { msgs().PBE(&sql).S() };
+        let replies = client.talk(&sent)?;
+        ensure!(replies.error().is_none(), "{sql}: {replies}");
+        assert_eq!(cluster.count_logged(1, &name)?, 0, "{sql} was sent to n1");
+    }
+    Ok(())
+}
+
 /// RW-02: `read_only_function_list` and `write_function_list` go before the catalog, also in views.
 #[test]
 fn rw_02_function_lists_overrule_the_catalog() -> Result<()> {

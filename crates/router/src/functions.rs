@@ -122,6 +122,28 @@ pub(crate) fn is_suspect(name: &str) -> bool {
     family || (name.starts_with("pg_") && PARTS.iter().any(|part| name.contains(part)))
 }
 
+/// Functions of the primary that planning a statement may call: they are not VOLATILE (`unsafe` in
+/// `tools/builtins.sh`).
+pub(crate) fn runs_in_planning(name: &[u8]) -> bool {
+    const NOT_VOLATILE: &[&str] = &[
+        "database_to_xml",
+        "database_to_xml_and_xmlschema",
+        "pg_current_xact_id",
+        "pg_current_xact_id_if_assigned",
+        "pg_get_publication_tables",
+        "pg_get_replication_slots",
+        "pg_walfile_name",
+        "pg_walfile_name_offset",
+        "schema_to_xml",
+        "schema_to_xml_and_xmlschema",
+        "table_to_xml",
+        "table_to_xml_and_xmlschema",
+        "txid_current",
+        "txid_current_if_assigned",
+    ];
+    contains(NOT_VOLATILE, name)
+}
+
 /// A built-in operator.
 pub(crate) fn is_builtin_operator(name: &[u8]) -> bool {
     // `!=` is the lexer's alias of `<>`, `=>` names an argument.
@@ -268,6 +290,9 @@ mod tests {
         let both = builtins::ANY_NODE.iter().find(|name| builtins::PRIMARY_ONLY.contains(name));
         assert_eq!(both, None);
         assert!(SILENT.is_sorted());
+        for name in ["txid_current", "pg_current_xact_id", "table_to_xml", "database_to_xml_and_xmlschema"] {
+            assert!(runs_in_planning(name.as_bytes()), "{name}");
+        }
         let elsewhere = SILENT.iter().find(|name| !builtins::PRIMARY_ONLY.contains(name));
         assert_eq!(elsewhere, None, "what a standby does wrongly belongs to the primary");
     }

@@ -30,6 +30,7 @@ pub mod ops;
 mod oversize;
 pub mod own;
 pub mod pick;
+mod planned;
 mod query;
 pub mod reason;
 mod scan;

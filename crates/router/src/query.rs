@@ -65,6 +65,35 @@ fn main_kind(tokens: &[Token<'_>]) -> StatementKind {
 }
 
 fn parse(tokens: &[Token<'_>], scan: &Scan<'_>, catalog: &dyn FunctionCatalog) -> Result<(), Reason> {
+    let Statement::Query(query) = tree(tokens)? else { return Err(Reason::Unparsed) };
+    let mut walk = Walk { catalog, listed: Vec::new(), relations: Relations::of(catalog) };
+    if let ControlFlow::Break(reason) = query.visit(&mut walk) {
+        return Err(reason);
+    }
+    let is_list = |token: &Token<'_>| walk.listed.iter().any(|ident| names(ident, token));
+    if !scan.unknown.iter().all(is_list) {
+        return Err(Reason::UnknownFunction);
+    }
+    walk.relations.are_known()
+}
+
+/// Whether every relation that a query or a data change names is known, and none belongs to the primary. Where
+/// sqlparser does not understand it, whether the tokens show that it names none.
+pub(crate) fn relations_are_known(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Result<(), Reason> {
+    /// No relation is named without one of these in front of it, or of the list that it stands in.
+    const BEFORE: &[&str] = &["from", "into", "update", "table", "join", "using"];
+    if !tokens.iter().any(|token| token.is_any(BEFORE)) {
+        return Ok(());
+    }
+    let mut relations = Relations::of(catalog);
+    match tree(tokens)?.visit(&mut relations) {
+        ControlFlow::Break(reason) => Err(reason),
+        ControlFlow::Continue(()) => relations.are_known(),
+    }
+}
+
+/// The tree of one statement.
+fn tree(tokens: &[Token<'_>]) -> Result<Statement, Reason> {
     // A semicolon in parentheses is no part of a query, though sqlparser may stop before it.
     if tokens.iter().any(|token| token.is_punct(";")) {
         return Err(Reason::Unparsed);
@@ -79,20 +108,8 @@ fn parse(tokens: &[Token<'_>], scan: &Scan<'_>, catalog: &dyn FunctionCatalog) -
         .try_with_sql(&text)
         .and_then(|mut parser| parser.parse_statements())
         .map_err(|_not_understood| Reason::Unparsed)?;
-    let [Statement::Query(query)] = statements.as_slice() else {
-        return Err(Reason::Unparsed);
-    };
-    let mut walk = Walk { catalog, listed: Vec::new(), ctes: Vec::new(), unknown: Vec::new() };
-    if let ControlFlow::Break(reason) = query.visit(&mut walk) {
-        return Err(reason);
-    }
-    let is_list = |token: &Token<'_>| walk.listed.iter().any(|ident| names(ident, token));
-    if !scan.unknown.iter().all(is_list) {
-        return Err(Reason::UnknownFunction);
-    }
-    // A name that the catalog knows is taken for what it is there, even where a WITH hides it.
-    let is_cte = |name: &String| walk.ctes.contains(name);
-    if walk.unknown.iter().all(is_cte) { Ok(()) } else { Err(Reason::UnknownRelation) }
+    let mut statements = statements.into_iter();
+    statements.next().filter(|_| statements.next().is_none()).ok_or(Reason::Unparsed)
 }
 
 /// May make the tree deeper by one.
@@ -184,10 +201,18 @@ pub(crate) fn canonical(tokens: &[Token<'_>]) -> String {
 struct Walk<'c> {
     catalog: &'c dyn FunctionCatalog,
     listed: Vec<Ident>,
+    relations: Relations<'c>,
+}
+
+/// The relations that a statement names.
+struct Relations<'c> {
+    catalog: &'c dyn FunctionCatalog,
     /// What WITH names.
     ctes: Vec<String>,
     /// Relations without a schema that the catalog does not know.
     unknown: Vec<String>,
+    /// The name that is called where a relation may stand.
+    called: Option<ObjectName>,
 }
 
 impl Walk<'_> {
@@ -213,6 +238,28 @@ impl Walk<'_> {
         }
     }
 
+    fn lookup(&self, schema: Option<&Ident>, function: &Ident) -> Option<Safety> {
+        let in_catalog = schema.is_none_or(|schema| schema.value == "pg_catalog");
+        let schema_name = schema.map(|schema| schema.value.as_str());
+        self.catalog
+            .listed(schema_name, &function.value)
+            .or_else(|| functions::builtin(function.value.as_bytes()).filter(|_| in_catalog))
+            .or_else(|| self.catalog.function(schema.map(|schema| schema.value.as_str()), &function.value))
+            .or_else(|| (schema.is_none() && is_special(function)).then_some(Safety::AnyNode))
+    }
+}
+
+impl<'c> Relations<'c> {
+    fn of(catalog: &'c dyn FunctionCatalog) -> Self {
+        Self { catalog, ctes: Vec::new(), unknown: Vec::new(), called: None }
+    }
+
+    /// A name that the catalog knows is taken for what it is there, even where a WITH hides it.
+    fn are_known(&self) -> Result<(), Reason> {
+        let is_cte = |name: &String| self.ctes.contains(name);
+        if self.unknown.iter().all(is_cte) { Ok(()) } else { Err(Reason::UnknownRelation) }
+    }
+
     /// A relation that is read.
     fn relation(&mut self, name: &ObjectName) -> ControlFlow<Reason> {
         let parts: Option<Vec<&Ident>> = name.0.iter().map(ObjectNamePart::as_ident).collect();
@@ -232,16 +279,6 @@ impl Walk<'_> {
             }
             (None, _) => ControlFlow::Break(Reason::UnknownRelation),
         }
-    }
-
-    fn lookup(&self, schema: Option<&Ident>, function: &Ident) -> Option<Safety> {
-        let in_catalog = schema.is_none_or(|schema| schema.value == "pg_catalog");
-        let schema_name = schema.map(|schema| schema.value.as_str());
-        self.catalog
-            .listed(schema_name, &function.value)
-            .or_else(|| functions::builtin(function.value.as_bytes()).filter(|_| in_catalog))
-            .or_else(|| self.catalog.function(schema.map(|schema| schema.value.as_str()), &function.value))
-            .or_else(|| (schema.is_none() && is_special(function)).then_some(Safety::AnyNode))
     }
 }
 
@@ -264,7 +301,7 @@ impl Visitor for Walk<'_> {
         }
         for cte in query.with.iter().flat_map(|with| &with.cte_tables) {
             self.alias(&cte.alias);
-            self.ctes.push(cte.alias.name.value.clone());
+            self.relations.ctes.push(cte.alias.name.value.clone());
         }
         match *query.body {
             SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) => {
@@ -301,7 +338,7 @@ impl Visitor for Walk<'_> {
             TableFactor::Table { name, args: Some(_), .. } | TableFactor::Function { name, .. } => {
                 self.call(name)
             }
-            TableFactor::Table { name, .. } => self.relation(name),
+            TableFactor::Table { name, .. } => self.relations.relation(name),
             _ => ControlFlow::Continue(()),
         }
     }
@@ -313,5 +350,29 @@ impl Visitor for Walk<'_> {
             }
             _ => ControlFlow::Continue(()),
         }
+    }
+}
+
+impl Visitor for Relations<'_> {
+    type Break = Reason;
+
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<Reason> {
+        let ctes = query.with.iter().flat_map(|with| &with.cte_tables);
+        self.ctes.extend(ctes.map(|cte| cte.alias.name.value.clone()));
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<Reason> {
+        if let TableFactor::Table { name, args: Some(_), .. } | TableFactor::Function { name, .. } = factor {
+            self.called = Some(name.clone());
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_relation(&mut self, name: &ObjectName) -> ControlFlow<Reason> {
+        if self.called.take_if(|called| called == name).is_some() {
+            return ControlFlow::Continue(());
+        }
+        self.relation(name)
     }
 }

@@ -3,6 +3,7 @@
 use crate::functions::{self, FunctionCatalog, Safety};
 use crate::lexer::{Kind, Token};
 use crate::ops;
+use crate::planned;
 use crate::query;
 use crate::reason::Reason;
 use crate::scan::{self, Scan};
@@ -11,7 +12,7 @@ use crate::session;
 use crate::transaction;
 use crate::verdict::{Access, Changes, Effect, Misroute, PinReason, StatementKind, Verdict};
 
-const QUERIES: &[&str] = &["select", "values", "table", "with"];
+pub(crate) const QUERIES: &[&str] = &["select", "values", "table", "with"];
 const DEFINITIONS: &[&str] = &[
     "alter", "cluster", "comment", "create", "drop", "grant", "import", "reassign", "refresh", "reindex",
     "revoke", "security", "truncate",
@@ -147,7 +148,7 @@ fn about_session(first: &Token<'_>, rest: &[Token<'_>]) -> Option<Verdict> {
 /// Statements that hold another.
 fn with_statement_inside(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
     let found = match tokens.split_first() {
-        Some((first, rest)) if first.is("explain") => explain(rest, catalog),
+        Some((first, rest)) if first.is("explain") => planned::explain(rest, catalog),
         Some((first, rest)) if first.is("copy") => copy(rest, catalog),
         Some((first, rest)) if first.is("declare") => declare(rest, catalog),
         Some((first, rest)) if first.is("prepare") => prepare(rest, catalog),
@@ -159,7 +160,7 @@ fn with_statement_inside(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) ->
 }
 
 /// CREATE, ALTER and the like; temporary things pin unless they go with the transaction.
-fn definition(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
+pub(crate) fn definition(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
     let verdict = Verdict::new(Access::Write, StatementKind::Ddl, Reason::Ddl);
     let create = tokens.first().is_some_and(|token| token.is("create"));
     let rest = match tokens.get(1..3) {
@@ -215,64 +216,12 @@ fn is_pg_temp(schema: &Token<'_>) -> bool {
     crate::functions::catalog_name(schema) == b"pg_temp"
 }
 
-/// `EXPLAIN [ANALYZE] [VERBOSE] statement`, `EXPLAIN (option, ...) statement`.
-fn explain(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict> {
-    let listed = rest.first().is_some_and(|token| token.is_punct("("));
-    // `EXPLAIN (SELECT 1)` has a statement in the parentheses, not options.
-    let is_query = rest.get(1).is_some_and(|token| token.is_punct("(") || token.is_any(QUERIES));
-    let (analyze, inner) = if listed && !is_query {
-        let close = scan::closing(rest, 0)?;
-        (analyzes(rest.get(1..close)?), rest.get(close + 1..)?)
-    } else {
-        let words = rest.iter().take_while(|token| token.is_any(&["analyze", "analyse", "verbose"])).count();
-        let (options, inner) = rest.split_at_checked(words)?;
-        (options.iter().any(|token| !token.is("verbose")), inner)
-    };
-    let first = inner.first()?;
-    if analyze {
-        let verdict = match inner.split_first() {
-            Some((first, _)) if first.is_any(&["create", "refresh"]) => Some(definition(inner, catalog)),
-            Some((first, rest)) if first.is("declare") => declare(rest, catalog),
-            Some((first, _)) if first.is("execute") => Some(execute()),
-            _ => optimizable(inner, catalog),
-        };
-        return verdict.map(|verdict| verdict.with_kind(StatementKind::Other));
-    }
-    let planned = first.is_punct("(")
-        || first.is_any(QUERIES)
-        || data_kind(first).is_some()
-        || first.is_any(&["declare", "create", "refresh"]);
-    if planned {
-        // A standby does not even plan what is unlogged.
-        let (access, reason) = match reads_on_primary(inner, catalog) {
-            Some(reason) => (Access::Write, reason),
-            None => (Access::Read, Reason::Explain),
-        };
-        Some(Verdict::new(access, StatementKind::Other, reason))
-    } else if first.is("execute") {
-        Some(execute())
-    } else {
-        None
-    }
-}
-
-fn execute() -> Verdict {
+pub(crate) fn execute() -> Verdict {
     Verdict::new(Access::Write, StatementKind::Other, Reason::Execute).with_changes(Changes::Perhaps)
 }
 
-/// Whether any name in the tokens is that of a relation that only the primary reads; before the catalog is
-/// known, whether there is any relation at all.
-fn reads_on_primary(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Reason> {
-    const BEFORE_RELATIONS: &[&str] = &["from", "into", "update", "table", "join"];
-    if !catalog.is_loaded() && tokens.iter().any(|token| token.is_any(BEFORE_RELATIONS)) {
-        return Some(Reason::UnknownRelation);
-    }
-    let primary = (0..tokens.len()).any(|at| relation_at(tokens, at, catalog) == Some(Safety::PrimaryOnly));
-    primary.then_some(Reason::PrimaryRelation)
-}
-
 /// The relation whose name ends at `at`, if there is a name.
-fn relation_at(tokens: &[Token<'_>], at: usize, catalog: &dyn FunctionCatalog) -> Option<Safety> {
+pub(crate) fn relation_at(tokens: &[Token<'_>], at: usize, catalog: &dyn FunctionCatalog) -> Option<Safety> {
     let name = tokens.get(at).filter(|token| token.is_name())?;
     let dot = at.checked_sub(1).and_then(|at| tokens.get(at)).filter(|dot| dot.is_punct("."));
     let schema = dot.and_then(|_| tokens.get(at.checked_sub(2)?)).map(functions::catalog_name);
@@ -282,19 +231,13 @@ fn relation_at(tokens: &[Token<'_>], at: usize, catalog: &dyn FunctionCatalog) -
 
 /// A query or a data change: what may stand inside EXPLAIN, COPY, DECLARE and PREPARE. None of those may
 /// stand inside another, which bounds the depth here as it does in PostgreSQL's grammar.
-fn optimizable(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict> {
-    let first = tokens.first()?;
-    let inside = first.is_punct("(") || first.is_any(QUERIES) || data_kind(first).is_some();
-    inside.then(|| classify(tokens, catalog))
+pub(crate) fn optimizable(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict> {
+    is_optimizable(tokens.first()?).then(|| classify(tokens, catalog))
 }
 
-/// Any ANALYZE in a list of options that is not plainly switched off counts.
-fn analyzes(options: &[Token<'_>]) -> bool {
-    options.split(|token| token.is_punct(",")).any(|option| match option {
-        [name, value] => name.is_any(&["analyze", "analyse"]) && !value.is_any(&["false", "off"]),
-        [name, ..] => name.is_any(&["analyze", "analyse"]),
-        [] => false,
-    })
+/// Does a query or a data change begin so?
+pub(crate) fn is_optimizable(first: &Token<'_>) -> bool {
+    first.is_punct("(") || first.is_any(QUERIES) || data_kind(first).is_some()
 }
 
 /// COPY ... FROM writes; COPY ... TO STDOUT is as what it reads; TO a file or program is the primary's.
@@ -346,25 +289,31 @@ fn copied(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
     Verdict::new(access, StatementKind::Other, reason)
 }
 
-/// `DECLARE name [options] CURSOR [{ WITH | WITHOUT } HOLD] FOR query`
-fn declare(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict> {
+/// What DECLARE says.
+pub(crate) struct Cursor<'t, 'a> {
+    hold: bool,
+    pub(crate) query: &'t [Token<'a>],
+}
+
+/// `DECLARE name [options] CURSOR [{ WITH | WITHOUT } HOLD] FOR query`, from the name on.
+pub(crate) fn cursor<'t, 'a>(rest: &'t [Token<'a>]) -> Option<Cursor<'t, 'a>> {
     let cursor = rest.iter().skip(1).position(|token| token.is("cursor"))? + 1;
-    let after = rest.get(cursor + 1..)?;
-    let (hold, inner) = match after {
-        [with, hold, after, inner @ ..] if with.is("with") && hold.is("hold") && after.is("for") => {
-            (true, inner)
+    match rest.get(cursor + 1..)? {
+        [with, hold, after, query @ ..] if hold.is("hold") && after.is("for") => {
+            (with.is_any(&["with", "without"])).then(|| Cursor { hold: with.is("with"), query })
         }
-        [without, hold, after, inner @ ..] if without.is("without") && hold.is("hold") && after.is("for") => {
-            (false, inner)
-        }
-        [after, inner @ ..] if after.is("for") => (false, inner),
-        _ => return None,
-    };
+        [after, query @ ..] if after.is("for") => Some(Cursor { hold: false, query }),
+        _ => None,
+    }
+}
+
+pub(crate) fn declare(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict> {
+    let Cursor { hold, query } = cursor(rest)?;
     if hold {
         let held = utility().with_pin(Some(PinReason::HoldCursor));
         return Some(held.with_misroute(Misroute::Silent));
     }
-    Some(optimizable(inner, catalog)?.with_kind(StatementKind::Other))
+    Some(optimizable(query, catalog)?.with_kind(StatementKind::Other))
 }
 
 /// PREPARE TRANSACTION, or `PREPARE name [(types)] AS statement`: as the statement, and pins.
