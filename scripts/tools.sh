@@ -1,15 +1,16 @@
 #!/bin/sh
 # Puts other people's programs that look at pgweir into target/tools: Prometheus and promtool, PgBouncer's exporter,
-# and Pgpool-II's pcp_*. They are Debian's packages, unpacked and not installed: no service is started, no right is
+# and Pgpool-II's pcp_*; and the sample files of PgBouncer and Pgpool-II for `pgweir import`. They are Debian's packages, unpacked and not installed: no service is started, no right is
 # needed, and the machine stays as it is.
 #
 # `tools.sh [--fetch]`: does nothing where they are installed, except with --fetch, or were brought before. Where there is
 # no apt-get their tests are left out, and this says so.
 set -eu
 
-packages="prometheus pgpool2 libpgpool2 prometheus-pgbouncer-exporter
+packages="prometheus pgpool2 libpgpool2 pgbouncer prometheus-pgbouncer-exporter
   python3-configargparse python3-prometheus-client python3-decorator python3-psycopg2"
 programs="prometheus promtool pcp_node_count pcp_node_info prometheus-pgbouncer-exporter"
+samples="/etc/pgpool2/pgpool.conf /etc/pgpool2/pool_hba.conf /etc/pgpool2/pcp.conf /etc/pgbouncer/pgbouncer.ini"
 
 here=$(cd "$(dirname "$0")" && pwd)
 place=${CARGO_TARGET_DIR:-$here/../target}/tools
@@ -18,6 +19,7 @@ say() { printf '%s\n' "$*" >&2; }
 PATH=$PATH:/usr/sbin
 are_installed() {
   for program in $programs; do command -v "$program" >/dev/null 2>&1 || return 1; done
+  for sample in $samples; do [ -r "$sample" ] || return 1; done
 }
 if [ "${1:-}" != --fetch ] && are_installed; then exit 0; fi
 
@@ -30,7 +32,7 @@ if ! command -v apt-get >/dev/null 2>&1 || ! command -v dpkg >/dev/null 2>&1; th
   exit 0
 fi
 
-say "tools: prometheus, prometheus-pgbouncer-exporter, pgpool2's pcp_* (unpacked into target/tools)"
+say "tools: prometheus, prometheus-pgbouncer-exporter, pgpool2's pcp_*, samples (unpacked into target/tools)"
 rm -rf "$place"
 mkdir -p "$place/packages" "$place/lists/partial" "$place/cache/archives/partial" "$place/unpacked"
 place=$(cd "$place" && pwd)

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -13,20 +13,9 @@ use harness::{
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A program that is ended with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _may_have_ended = self.0.kill();
-        let _reaped = self.0.wait();
-    }
-}
-
-fn start(cluster: &Cluster, name: &str, command: &mut Command) -> Result<Running> {
+fn start(cluster: &Cluster, name: &str, command: &mut Command) -> Result<procs::Owned> {
     let log = File::create(cluster.root().join(format!("{name}.log")))?;
-    let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn();
-    Ok(Running(child.with_context(|| name.to_owned())?))
+    procs::Owned::start(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))
 }
 
 fn repository() -> PathBuf {

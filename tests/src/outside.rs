@@ -1,4 +1,4 @@
-//! Other people's programs that look at pgweir: Prometheus, PgBouncer's exporter, Pgpool-II's `pcp_*`.
+//! Other people's programs that look at pgweir: Prometheus, PgBouncer's exporter, Pgpool-II's `pcp_*`; and sample files.
 //!
 //! `scripts/tools.sh` unpacks Debian's packages of them into `target/tools`; those that are installed serve as well.
 //! Their tests are left out only where there is no apt-get to bring them.
@@ -36,6 +36,22 @@ pub fn command(program: &str) -> Result<Option<Command>> {
         bail!("{program} is missing: `scripts/need.sh test` brings it")
     }
     println!("{program} is not installed: not tested");
+    Ok(None)
+}
+
+/// The text of a file of theirs, such as `etc/pgpool2/pgpool.conf`; none where it cannot be had.
+///
+/// # Errors
+/// It is missing, or not for us to read, where `scripts/tools.sh` could have brought it.
+pub fn file(path: &str) -> Result<Option<String>> {
+    let places = [target_dir()?.join("tools/unpacked").join(path), Path::new("/").join(path)];
+    if let Some(text) = places.iter().find_map(|place| std::fs::read_to_string(place).ok()) {
+        return Ok(Some(text));
+    }
+    if Path::new("/usr/bin/apt-get").exists() {
+        bail!("/{path} is missing: `scripts/need.sh test` brings it")
+    }
+    println!("/{path} is not there: not tested");
     Ok(None)
 }
 

@@ -60,6 +60,28 @@ pub fn wait(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
     }
 }
 
+/// A process that is killed when this is dropped.
+#[derive(Debug)]
+pub struct Owned(Child);
+
+impl Owned {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        let child = command.spawn();
+        Ok(Self(child.with_context(|| format!("{command:?}"))?))
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let _may_have_ended = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
 /// Resident memory of a process in kB (`VmRSS`).
 ///
 /// # Errors

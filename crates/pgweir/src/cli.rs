@@ -9,7 +9,7 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use config::{Config, ConfigErrors};
 
-use crate::{check, demo, orders, pam_helper, passwd, remote, route, run, status, top};
+use crate::{check, demo, import, orders, pam_helper, passwd, remote, route, run, status, top};
 
 /// The arguments cannot be used (`EX_USAGE` of sysexits.h).
 const EX_USAGE: u8 = 64;
@@ -94,6 +94,15 @@ enum Command {
         /// The key for aes: the configuration's pool_key_file
         #[arg(long)]
         key_file: Option<PathBuf>,
+    },
+    /// Make pgweir.yaml of the files of Pgpool-II or PgBouncer, and tell what has no equivalent
+    Import {
+        /// pgpool.conf, pool_hba.conf, pool_passwd, pcp.conf, pgbouncer.ini, userlist.txt; files that they name are read too
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// Write pgweir.yaml and the files beside it into this directory; otherwise it is printed
+        #[arg(long)]
+        to: Option<PathBuf>,
     },
     /// Ask the system's authentication modules; used by a running pgweir
     #[command(hide = true)]
@@ -192,6 +201,7 @@ fn execute(command: Command) -> Result<ExitCode, Failure> {
         Command::Promote(order) => order.give("PROMOTE NODE", ""),
         Command::Route { file, sql } => route::route(&file.file, &sql),
         Command::Passwd { user, method, key_file } => passwd::passwd(&user, method, key_file.as_deref()),
+        Command::Import { files, to } => import::import(&files, to.as_deref()),
         Command::PamHelper => pam_helper::run(),
         Command::Demo(args) => Ok(demo::run(&args)?),
     }
@@ -247,13 +257,14 @@ mod tests {
             "promote -f pgweir.yaml 2",
             "passwd bob --method md5",
             "passwd bob --method aes --key-file pool_key",
+            "import pgpool.conf pool_hba.conf --to etc",
             "pam-helper",
             "demo",
         ] {
             let parsed = Cli::try_parse_from(["pgweir"].into_iter().chain(line.split(' ')));
             assert!(parsed.is_ok(), "{line}: {parsed:?}");
         }
-        for line in ["run", "stop -m gently -f x", "check", "route -f x", "top", "status"] {
+        for line in ["run", "stop -m gently -f x", "check", "route -f x", "top", "status", "import"] {
             assert!(Cli::try_parse_from(["pgweir"].into_iter().chain(line.split(' '))).is_err(), "{line}");
         }
     }

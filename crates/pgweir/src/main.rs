@@ -19,6 +19,7 @@ mod health;
 mod hook;
 mod http;
 mod http_get;
+mod import;
 mod inherited;
 mod memory;
 mod notify;

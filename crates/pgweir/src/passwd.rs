@@ -72,7 +72,7 @@ fn line(user: &str, password: &str, method: Method, key: Option<&PoolKey>) -> St
 }
 
 /// Quotes what the file's grammar would take for something else.
-fn quoted(user: &str) -> String {
+pub(crate) fn quoted(user: &str) -> String {
     let plain = !user.starts_with('#') && !user.contains([':', '"', ' ', '\\']);
     if plain { user.to_owned() } else { format!("\"{}\"", user.replace('"', "\"\"")) }
 }
