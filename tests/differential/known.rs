@@ -1,8 +1,6 @@
 //! The differences from a direct connection that are accepted, each with its reason.
 //!
 //! Wide runs of the random part (`PGWEIR_SEEDS`) still find these, which are to be mended:
-//! - A Query that begins with ROLLBACK and stands inside of an unfinished batch undoes the settings of that batch, which the
-//!   books do not see (`PGWEIR_SEED=125`, in a crowd).
 //! - Behind RESET ALL in the same string, values of the start-up packet are the server's until the string ends
 //!   (`PGWEIR_SEED=295`, in a crowd).
 

@@ -5,6 +5,7 @@
 //! ([`Prepared`]). Books are written when a message is forwarded, in the order of forwarding, and
 //! taken back when the server says that it did not carry it out.
 
+mod asked;
 mod client;
 
 use std::collections::HashMap;

@@ -85,6 +85,11 @@ impl SettingsBook {
         self.in_doubt
     }
 
+    /// DISCARD ALL has run in a batch of which the end has not been answered.
+    pub(super) fn has_discarded(&self) -> bool {
+        self.discarded
+    }
+
     /// A simple Query of those effects, one a statement, is forwarded as `push`.
     pub(super) fn query(&mut self, push: Push, steps: VecDeque<Step>) {
         if steps.iter().any(|step| !matches!(step.op, SessionOp::Nothing | SessionOp::Other)) {

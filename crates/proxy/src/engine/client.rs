@@ -229,6 +229,20 @@ impl Engine {
         self.forward(buf, out, header.len);
     }
 
+    /// The client's Terminate was passed on, into a COPY.
+    #[must_use]
+    pub fn has_said_goodbye(&self) -> bool {
+        self.said_goodbye
+    }
+
+    /// Passes the client's Terminate on to a server that reads COPY data.
+    pub fn say_goodbye(&mut self, out: &mut Out) {
+        self.said_goodbye = true;
+        out.own(protocol::write::terminate);
+        // The server fails on it, as on any message that has no place there.
+        self.tracker.push(Ask::Execute, Owner::Client);
+    }
+
     fn copy(&mut self, buf: &mut Buf, out: &mut Out, header: Header) {
         let pass = match header.tag {
             b'd' => self.tracker.push_copy_data(),

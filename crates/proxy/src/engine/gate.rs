@@ -132,7 +132,9 @@ impl Engine {
         self.resets &= self.tracker.owes();
         let passes = matches!(tag, b'S' | b'H') && !self.guarded;
         let inside = tag == b'Q' && self.in_batch && !self.tracker.is_skipping();
-        let waits = (self.resets || self.guarded || inside) && self.tracker.owes();
+        // Should the batch fail in which all was discarded, the settings are to be made again in front of what follows.
+        let behind = self.settings.has_discarded() && !self.in_batch;
+        let waits = (self.resets || self.guarded || inside || behind) && self.tracker.owes();
         if !waits || passes || self.tracker.in_copy() || matches!(tag, b'd' | b'c' | b'f') {
             self.hastened = false;
             return false;

@@ -255,6 +255,7 @@ pub struct Engine {
     unsettled: Option<Box<[u8]>>,
     /// A batch that goes on elsewhere, until the server has ended it here.
     moving: Option<Moved>,
+    said_goodbye: bool,
     /// Boxed: every idle session is larger by it.
     stand_in: Box<stand_in::StandIn>,
 }
@@ -411,13 +412,14 @@ impl Engine {
     pub fn bind(&mut self, on_standby: bool, unit: &Unit, begin: Vec<Kept>) {
         self.tracker.renew();
         self.settings.bind();
+        self.statements.forget_asked();
         self.bind_sequences();
         self.server_rest = None;
         self.fatal = None;
         (self.resets, self.stale_plan, self.setup) = (false, false, Push::default());
         (self.hastened, self.guarded, self.chase) = (false, false, None);
         self.touched.clear();
-        self.moving = None;
+        (self.moving, self.said_goodbye) = (None, false);
         self.early = early::Early::No;
         self.answer = 0;
         self.in_batch = false;

@@ -92,6 +92,7 @@ impl Engine {
             // As the server would: 42P05, told of the name on the server, which is put right on the way back.
             self.ensure_prepared(env, books, outs.server, &known);
             self.inject_parse(env, outs.server, (&statement, known.name()), NO_TOKEN, Owner::Client);
+            self.asked_by(&name);
         } else if refused {
             self.inject_parse(env, outs.server, (&statement, statement.name()), NO_TOKEN, Owner::Client);
         } else {
@@ -240,16 +241,16 @@ impl Engine {
             }
             Some(statement) => {
                 self.ensure_prepared(env, books, out, &statement);
-                let rest = put_bind_front(out, &bind, statement.name().as_bytes(), header.len);
-                self.pass_bind(out, buf, rest, header.len);
+                let rest = self.bind_as(out, &bind, statement.name().as_bytes(), header.len);
+                self.pass_rest(out, buf, rest, header.len);
             }
             // The server says that there is none; one made by PREPARE is there.
             None => {
                 self.hide_unnamed(books, out, bind.statement);
                 self.settle_name(env, books, out, bind.statement, Real::Yes, Ahead::InBatch);
                 let name = self.disguised(bind.statement);
-                match name.map(|name| put_bind_front(out, &bind, &name, header.len)) {
-                    Some(rest) => self.pass_bind(out, buf, rest, header.len),
+                match name.map(|name| self.bind_as(out, &bind, &name, header.len)) {
+                    Some(rest) => self.pass_rest(out, buf, rest, header.len),
                     None => self.ask(Ask::Bind, buf, out, header),
                 }
             }
@@ -259,10 +260,23 @@ impl Engine {
     }
 
     /// What follows the first `rest` bytes of a Bind message of `len` bytes, whose front has been written.
-    fn pass_bind(&mut self, out: &mut Out, buf: &mut Buf, rest: usize, len: usize) {
-        self.tracker.push(Ask::Bind, Owner::Client);
+    fn pass_rest(&mut self, out: &mut Out, buf: &mut Buf, rest: usize, len: usize) {
         buf.consume(rest);
         self.forward(buf, out, len - rest);
+    }
+
+    /// Writes the front of a Bind message of the statement that the server knows as `name`; how many bytes of the
+    /// client's it stands for.
+    fn bind_as(&mut self, out: &mut Out, bind: &Bind<'_>, name: &[u8], len: usize) -> usize {
+        self.tracker.push(Ask::Bind, Owner::Client);
+        self.asked_by(bind.statement);
+        put_bind_front(out, bind, name, len)
+    }
+
+    /// The message that was pushed last is about the statement that the client calls `name`.
+    fn asked_by(&mut self, name: &[u8]) {
+        let push = self.tracker.last_push();
+        self.statements.ask_by(push, name, self.tracker.next_push().unwrap_or(push));
     }
 
     /// Describe of a statement that was not made by Parse.
@@ -333,10 +347,11 @@ impl Engine {
                 self.ensure_unnamed(env, books, out, &statement);
                 self.ask(Ask::DescribeStatement, buf, out, header);
             }
-            (b'D', Some((_, Some(statement)))) => {
+            (b'D', Some((name, Some(statement)))) => {
                 self.ensure_prepared(env, books, out, &statement);
                 out.own(|own| put_object(own, b'D', statement.name().as_bytes()));
                 self.tracker.push(Ask::DescribeStatement, Owner::Client);
+                self.asked_by(name);
                 buf.consume(header.len);
             }
             (b'D', Some((name, None))) => self.describe_other(env, books, buf, out, (name.into(), header)),

@@ -13,7 +13,7 @@ use super::{Books, Engine, Moved, Passed, Rest, Violation, Watch, pins};
 use crate::buffer::Buf;
 use crate::out::Out;
 use crate::settings::Parameters;
-use crate::statements::{NAME_PREFIX, StatementId, put_header};
+use crate::statements::{ClientStatements, NAME_PREFIX, StatementId, put_header};
 
 /// PostgreSQL's words for a statement whose columns have changed since it was parsed (`plancache.c`). In
 /// another language it is not recognised, and the statement stays as it is until it is closed.
@@ -94,7 +94,7 @@ impl Engine {
                 && header.tag == b'E'
                 && whole
                 && (self.put_refusal(push, message, out)
-                    || put_renamed(&self.statements, message, out)
+                    || put_renamed(&self.statements, push, message, out)
                     || self.put_undisguised(message, out))
             {
                 buf.consume(header.len);
@@ -282,14 +282,14 @@ fn must_be_whole(tag: u8, len: usize) -> bool {
 }
 
 /// Errors name statements by their name on the server: the client gets its own. False when there is none.
-fn put_renamed(statements: &crate::statements::ClientStatements, message: &[u8], out: &mut Out) -> bool {
+fn put_renamed(statements: &ClientStatements, push: Push, message: &[u8], out: &mut Out) -> bool {
     let Some((at, id, end)) = find_name(message) else { return false };
-    let Some(name) = statements.name_of(id) else { return false };
+    let Some(name) = statements.told_name(push, id) else { return false };
     let (Some(before), Some(after)) = (message.get(HEADER_LEN..at), message.get(end..)) else { return false };
     out.own(|own| {
         put_header(own, b'E', before.len() + name.len() + after.len());
         own.put_slice(before);
-        own.put_slice(name);
+        own.put_slice(&name);
         own.put_slice(after);
     });
     true

@@ -157,7 +157,7 @@ impl Session {
         self.work = None;
         let deaf =
             matches!(end, End::NodeLost(_) | End::Fenced { .. } | End::Violation(Violation::Desync(_)));
-        let busy = self.engine.tracker().owes() && !deaf;
+        let busy = self.engine.tracker().owes() && !deaf && !self.engine.saw_fatal();
         if !busy {
             return if self.engine.is_settled() { backend.close() } else { drop(backend) };
         }

@@ -224,7 +224,7 @@ impl Session {
             if relay.local {
                 return Poll::Ready(Ok(()));
             }
-            moved |= self.poll_server(relay, cx)?;
+            moved |= self.poll_server(relay, cx).map_err(|end| self.as_goodbye(relay, end))?;
             if relay.has_begun()
                 && self.engine.is_free()
                 && self.to_server.is_empty()
@@ -391,7 +391,7 @@ impl Session {
             return Ok(true);
         }
         if relay.leaving.is_some() {
-            return Ok(false);
+            return Ok(self.passes_goodbye(relay));
         }
         if self.must_wait(relay) {
             return self.watch_held(relay, cx);

@@ -3,8 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use protocol::tracker::{Event, Token};
+use protocol::tracker::{Event, Push, Token};
 
+use super::asked::Asked;
 use super::{Schema, Source, Statement, StatementId, key};
 use crate::prepared::{Dropped, Prepared};
 
@@ -45,9 +46,26 @@ pub struct ClientStatements {
     journaling: bool,
     /// What the names stood for before each change since the journal began.
     journal: Vec<Before>,
+    asked: Asked,
 }
 
 impl ClientStatements {
+    /// The message `push` is about the statement that the client calls `name`; those before `owed` are answered.
+    pub fn ask_by(&mut self, push: Push, name: &[u8], owed: Push) {
+        self.asked.note(push, name, owed);
+    }
+
+    /// No message is on its way any more.
+    pub fn forget_asked(&mut self) {
+        self.asked.clear();
+    }
+
+    /// What the client called the statement of that id in the message `push`, or else calls it.
+    #[must_use]
+    pub fn told_name(&self, push: Push, id: StatementId) -> Option<Vec<u8>> {
+        self.asked.name(push).or_else(|| self.name_of(id).map(<[u8]>::to_vec))
+    }
+
     /// The statement of that name that was made by Parse.
     #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<&Arc<Statement>> {
