@@ -203,6 +203,28 @@ fn pool_hba_decides_by_line() -> Result<()> {
     Ok(())
 }
 
+/// A name that is too long is the one that a server clips it to: it passes by no rule, no secret and no limit.
+#[test]
+fn au_04_names_that_are_too_long_pass_by_no_rule() -> Result<()> {
+    let cluster = one_node()?;
+    let shut = "d".repeat(63);
+    let named = format!("{}\u{e4}", "r".repeat(61));
+    cluster.sql(0, &format!("CREATE DATABASE {shut}"))?;
+    cluster.sql(0, &format!("CREATE ROLE \"{named}\" LOGIN PASSWORD 'role'"))?;
+    let hba = format!("host {shut} all all reject\nhost all all all scram-sha-256\n");
+    let passwords = Some(format!("bench:TEXTbench\npgweir:TEXTpgweir\n{named}:TEXTrole\n"));
+    let options = PgweirOptions { auth: ClientAuth::Hba(hba), passwords, ..PgweirOptions::default() };
+    let weir = Pgweir::start_with(&cluster, &options)?;
+    for more in ["", "x", "xyz", "\u{e4}"] {
+        let database = format!("{shut}{more}");
+        assert_eq!(login(weir.port(), &Login::new("bench", &database))?, "28000", "{database}");
+        let role = Login::new(&format!("{named}{more}"), "bench").password("role");
+        let mut client = role.connect(weir.port())?;
+        assert_eq!(client.scalar("SELECT current_user")?, named, "{more}");
+    }
+    Ok(())
+}
+
 /// What a client calls itself makes no line of the log, and no order to a terminal.
 #[test]
 fn names_do_not_write_the_log() -> Result<()> {

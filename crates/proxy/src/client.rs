@@ -32,10 +32,10 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// should carry what it needed to get in.
 type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Serves a connection on the least busy worker.
-pub(crate) fn accept(shared: &Arc<Shared>, workers: &Workers, accepted: Accepted) {
-    shared.deps.metrics.client_connections.inc();
-    let Some(worker) = workers.least_busy() else { return };
+/// Serves a connection that was accepted `here` on the least busy worker.
+pub(crate) fn accept(here: &Worker, workers: &Workers, accepted: Accepted) {
+    here.shared.deps.metrics.client_connections.inc();
+    let Some(worker) = workers.least_busy(Some(here)) else { return };
     let own = Arc::clone(worker);
     worker.tasks.spawn("session", async move {
         if let Some(serving) = Box::pin(admit(own, accepted)).await {

@@ -126,12 +126,12 @@ impl Proxy {
         let shared = Arc::new(Shared::new(deps, control.clone()));
         let workers = Workers::start(config.workers.unwrap_or(cores), &shared).map_err(StartError::Worker)?;
         let workers = Arc::new(workers);
-        let accepting = listeners.into_iter().map(|listener| {
-            let (shared, workers) = (Arc::clone(&shared), Arc::clone(&workers));
-            let config = shared.deps.config.clone();
+        let accepting = listeners.into_iter().enumerate().filter_map(|(number, listener)| {
+            let (workers, here) = (Arc::clone(&workers), Arc::clone(workers.accepting(number)?));
+            let (config, tasks) = (shared.deps.config.clone(), here.tasks.apart());
             let keepalive = move || connect::Keepalive::from(&*config.load());
-            let serve = move |accepted| client::accept(&shared, &workers, accepted);
-            control.spawn("listener", listener.run(keepalive, serve))
+            let serve = move |accepted| client::accept(&here, &workers, accepted);
+            Some(tasks.spawn("listener", listener.run(keepalive, serve)))
         });
         let mut tasks: Vec<_> = accepting.collect();
         tasks.push(control.spawn("janitor", janitor::run(Arc::clone(&shared), Arc::clone(&workers))));

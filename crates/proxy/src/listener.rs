@@ -1,4 +1,4 @@
-//! Listening sockets: bound at start, accepted on the control plane, served on a worker.
+//! Listening sockets: bound at start, accepted on one worker, served on that or on another one.
 //!
 //! An accepted connection inherits its options from the listening socket, and meets no reactor before that of its
 //! worker: a login is short, and each call of the system is a good part of it.

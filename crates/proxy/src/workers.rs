@@ -42,10 +42,18 @@ impl Workers {
         Ok(Self { workers, stop, threads: parking_lot::Mutex::new(threads) })
     }
 
-    /// The worker with the fewest tasks.
+    /// The worker with the fewest tasks; of those alike `here` comes first, for it need not be woken.
     #[must_use]
-    pub fn least_busy(&self) -> Option<&Arc<Worker>> {
-        self.workers.iter().min_by_key(|worker| worker.tasks.alive())
+    pub fn least_busy(&self, here: Option<&Worker>) -> Option<&Arc<Worker>> {
+        self.workers
+            .iter()
+            .min_by_key(|worker| (worker.tasks.alive(), here.is_some_and(|here| here.id != worker.id)))
+    }
+
+    /// Where the listener of that number accepts: they are spread, and do not count as busy.
+    #[must_use]
+    pub fn accepting(&self, number: usize) -> Option<&Arc<Worker>> {
+        self.workers.get(number.checked_rem(self.workers.len())?)
     }
 
     /// Every worker.

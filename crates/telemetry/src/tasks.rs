@@ -42,6 +42,12 @@ impl Tasks {
         Self { handle, alive: Arc::new(AtomicUsize::new(0)) }
     }
 
+    /// The same runtime, with a count of its own.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self::new(self.handle.clone())
+    }
+
     /// How many tasks are alive.
     #[must_use]
     pub fn alive(&self) -> usize {

@@ -3,6 +3,9 @@
 use super::StartupError;
 use super::options::{self, Setting};
 
+/// The longest name of a role or a database, in bytes (`NAMEDATALEN` less its end); what is longer is clipped.
+const MAX_NAME_LEN: usize = 63;
+
 /// What kind of replication connection it is (protocol, "Streaming Replication Protocol").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Replication {
@@ -110,14 +113,22 @@ pub(super) fn parse(minor: u16, body: &[u8]) -> Result<StartupMessage, StartupEr
 
 fn set(message: &mut StartupMessage, name: &[u8], value: &[u8]) -> Result<(), StartupError> {
     match name {
-        b"user" => message.user = value.to_vec(),
-        b"database" => message.database = (!value.is_empty()).then(|| value.to_vec()),
+        b"user" => message.user = clip(value).to_vec(),
+        b"database" => message.database = (!value.is_empty()).then(|| clip(value).to_vec()),
         b"options" => message.options = Some(value.to_vec()),
         b"replication" => message.replication = replication(value)?,
         _ if name.starts_with(b"_pq_.") => message.unknown_options.push(name.to_vec()),
         _ => message.params.push((name.to_vec(), value.to_vec())),
     }
     Ok(())
+}
+
+/// The name that a server takes it for: rules and secrets are for that one. As it clips names (`pg_mbcliplen()`), no
+/// character of UTF-8 is cut in two.
+fn clip(name: &[u8]) -> &[u8] {
+    let continues = |at: usize| name.get(at).is_some_and(|byte| byte & 0xc0 == 0x80);
+    let end = (0..=MAX_NAME_LEN).rev().find(|end| !continues(*end)).unwrap_or(MAX_NAME_LEN);
+    name.get(..end).unwrap_or(name)
 }
 
 /// `database`, or whatever PostgreSQL's `parse_bool` takes.

@@ -70,6 +70,25 @@ fn plain_3_0_is_not_negotiated_and_the_database_is_the_user() {
 }
 
 #[test]
+fn long_names_are_those_that_a_server_takes_them_for() {
+    let [x62, x63] = [62, 63].map(|count| "x".repeat(count));
+    for (given, taken) in [
+        (x63.clone(), &x63),
+        (format!("{x63}y"), &x63),
+        (x63.repeat(20), &x63),
+        (format!("{x62}\u{e4}"), &x62),
+        (format!("{x62}\u{1f418}y"), &x62),
+        (format!("{x62}x\u{e4}"), &x63),
+    ] {
+        let message = startup(0, format!("user\0{given}\0database\0{given}\0\0").as_bytes()).unwrap();
+        assert_eq!(message.user, taken.as_bytes(), "{given}");
+        assert_eq!(message.database_or_user(), taken.as_bytes(), "{given}");
+    }
+    let odd = startup(0, &[b"user\0", &[0x80; 70][..], b"\0\0"].concat()).unwrap();
+    assert!(odd.user.len() <= 63 && !odd.user.is_empty(), "{odd:?}");
+}
+
+#[test]
 fn requests_and_cancel() {
     let ssl = packet(SSL_REQUEST_CODE, b"");
     assert_eq!(parse_startup(&ssl), Ok(Some((StartupPacket::SslRequest, 8))));
