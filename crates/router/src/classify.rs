@@ -106,6 +106,8 @@ pub(crate) struct Border {
     creates: bool,
     begun: bool,
     after_begin: bool,
+    /// Behind AS or a dot any word is a name.
+    names_next: bool,
 }
 
 impl Border {
@@ -135,11 +137,12 @@ impl Border {
     }
 
     fn body(&mut self, token: &Token<'_>) {
-        if self.after_begin && token.is("atomic") || self.bodies > 0 && token.is("case") {
+        if self.after_begin && token.is("atomic") || self.bodies > 0 && token.is("case") && !self.names_next {
             self.bodies += 1;
-        } else if token.is("end") {
+        } else if token.is("end") && !self.names_next {
             self.bodies = self.bodies.saturating_sub(1);
         }
-        self.after_begin = token.is("begin");
+        self.after_begin = token.is("begin") && !self.names_next;
+        self.names_next = token.is("as") || token.is_punct(".");
     }
 }
