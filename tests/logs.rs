@@ -111,3 +111,53 @@ fn no_secret_and_no_bound_value_is_logged() -> Result<()> {
     ensure!(told.is_empty(), "{told:?}");
     Ok(())
 }
+
+/// Bound values are logged when that is asked for, cut, and never beside a statement about a password; the client is told
+/// none.
+#[test]
+fn bound_values_are_logged_when_asked_for() -> Result<()> {
+    let cluster = one_node()?;
+    let yaml = "log_min_duration_statement: 0\nlog_per_node_statement: on\nnotice_per_node_statement: on\n\
+        log_parameter_max_length: 8";
+    let weir = Pgweir::start(&cluster, yaml)?;
+    let mut client = weir.client()?;
+    let said = client
+        .talk(&msgs().P("s", "SELECT $1::text, $2::text").B("", "s", &["it's", "0123456789"]).E().S())?;
+    ensure!(!said.to_string().contains("0123456789)") || !said.to_string().contains("parameters"), "{said}");
+    client.talk(&msgs().B("", "s", &["again", "x"]).E().S())?;
+    client.talk(&msgs().P("", "SELECT $1::text AS password").B("", "", &["hush-1"]).E().S())?;
+    client.scalar("SELECT 'simple'")?;
+    let logged = |text: &str| weir.log().lines().filter(|line| line.contains(text)).count();
+    ensure!(eventually(LIMIT, || logged("simple") >= 2), "{}", weir.log());
+    // Once as sent, once as slow.
+    assert_eq!(logged("$2::text -- parameters: $1 = 'it''s', $2 = '01234567...'"), 2, "{}", weir.log());
+    assert_eq!(logged("$2::text -- parameters: $1 = 'again', $2 = 'x'"), 2, "{}", weir.log());
+    assert_eq!(logged("hush-1"), 0, "{}", weir.log());
+    ensure!(!weir.log().contains("'simple' -- parameters"), "{}", weir.log());
+    Ok(())
+}
+
+/// The end of a session is one line, with what it did.
+#[test]
+fn the_end_of_a_session_is_one_line_with_its_sums() -> Result<()> {
+    let cluster = one_node()?;
+    let weir = Pgweir::start(&cluster, "log_disconnections: on")?;
+    let mut client = Login::bench().with("application_name", "summed").connect(weir.port())?;
+    client.simple("BEGIN")?;
+    client.scalar("SELECT 1")?;
+    client.simple("COMMIT")?;
+    client.sqlstate_of("SELECT 1/0")?;
+    client.terminate()?;
+    let lines = || -> Vec<String> {
+        let log = weir.log();
+        let of_it = |line: &&str| line.contains("client disconnected") && line.contains("errors=1");
+        log.lines().filter(of_it).map(str::to_owned).collect()
+    };
+    ensure!(eventually(LIMIT, || !lines().is_empty()), "{}", weir.log());
+    let lines = lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    for part in ["user=\"bench\"", "database=\"bench\"", "transactions=2", "seconds="] {
+        ensure!(lines[0].contains(part), "{part}: {}", lines[0]);
+    }
+    Ok(())
+}

@@ -315,6 +315,9 @@ table! {
         notice_per_node_statement: bool, Limits::none(), "off", Reload, Active;
         /// Statements that take at least this long are logged; 0 logs all, -1 none.
         log_min_duration_statement: Option<Duration>, Limits::of(Milliseconds, 0, DAY).off(Off::MinusOne), "-1", Reload, Active;
+        /// How much of each value that is bound to a statement is logged with it, by `log_min_duration_statement` and
+        /// `log_per_node_statement`; 0 logs none. Values may be secrets. With a statement about a password none is.
+        log_parameter_max_length: Option<u64>, Limits::of(Bytes, 1, 4096).off(Off::Zero), "0", Reload, Active;
         /// The file that holds the process id while pgweir runs.
         pid_file: Option<PathBuf>, Limits::none(), "null", Restart, Active;
         /// How long a stop waits for transactions to finish.

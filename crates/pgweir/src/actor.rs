@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 
 use crate::clock::Clock;
 use crate::events::Events;
+use crate::evidence::{Evidence, Summary};
 use crate::hands::Hands;
 use crate::probes::Wakes;
 
@@ -85,7 +86,8 @@ impl Cluster {
             turn: Arc::default(),
         };
         let hint = core.hint();
-        let actor = Actor { core, outlets, hands, hint, without_primary: None };
+        let actor =
+            Actor { core, outlets, hands, hint, without_primary: None, evidence: Evidence::default() };
         std::thread::Builder::new().name("cluster".to_owned()).spawn(move || {
             let guard = EndTheProcess;
             match actor.run(&receiver) {
@@ -142,6 +144,8 @@ struct Actor {
     hint: Hint,
     /// Since when there is no primary, after there was one.
     without_primary: Option<Instant>,
+    /// Why it is another one now, for the line that says so.
+    evidence: Evidence,
 }
 
 impl Actor {
@@ -244,8 +248,9 @@ impl Actor {
         }
     }
 
-    fn record(&self, record: Record) {
+    fn record(&mut self, record: Record) {
         self.outlets.events.record(&record);
+        let summary = self.evidence.note(&record);
         let topology = self.core.topology();
         let name = |id: NodeId| topology.node(id).map(address).unwrap_or_default();
         match record {
@@ -266,7 +271,16 @@ impl Actor {
             }
             Record::PrimaryChange { from, to: Some(to), timeline } => {
                 let from = from.map(|id| id.0);
-                tracing::info!(node = to.0, address = name(to), from, timeline, "writes go to this primary");
+                match summary {
+                    Some(summary) => tell_failover(to, &name(to), timeline, &summary),
+                    None => tracing::info!(
+                        node = to.0,
+                        address = name(to),
+                        from,
+                        timeline,
+                        "writes go to this primary"
+                    ),
+                }
             }
             Record::PrimaryChange { from, to: None, .. } => {
                 let from = from.map(|id| id.0);
@@ -289,7 +303,24 @@ impl Actor {
     }
 }
 
-/// What a failover or switchover does, and on what evidence.
+/// The one line of a failover, with its evidence.
+fn tell_failover(to: NodeId, address: &str, timeline: Option<u32>, summary: &Summary) {
+    let Summary { from, lost, failed_checks, position, how, without_primary_ms } = summary;
+    tracing::warn!(
+        node = to.0,
+        address,
+        timeline,
+        from,
+        lost,
+        failed_checks,
+        position,
+        how,
+        without_primary_ms,
+        "failover: writes go to this primary"
+    );
+}
+
+/// The steps of a failover or switchover.
 fn say(progress: Progress) {
     match progress {
         Progress::Suspected { primary, failures } => {
@@ -317,7 +348,7 @@ fn say(progress: Progress) {
             tracing::error!(primary, "the failover is given up; PROMOTE NODE begins another one");
         }
         Progress::Done { primary, took } => {
-            tracing::info!(node = primary.0, took_ms = took.as_millis(), "failover done");
+            tracing::debug!(node = primary.0, took_ms = took.as_millis(), "the failover is done");
         }
         Progress::Switching { from, to } => {
             tracing::info!(from = from.0, to = to.0, "switchover: new transactions wait");

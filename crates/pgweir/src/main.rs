@@ -13,6 +13,7 @@ mod demo;
 mod doctor;
 mod drain;
 mod events;
+mod evidence;
 mod files;
 mod hands;
 mod health;

@@ -14,14 +14,20 @@ use config::{Config, Masked, Ssl};
 use protocol::auth::Learned;
 use protocol::sqlstate::SqlState;
 use proxy::connect::{
-    ConnectError, ConnectOptions, Connected, Keepalive, NodeAddress, ServerError, connect, credentials, query,
+    ConnectError, ConnectOptions, Connected, Keepalive, NodeAddress, ServerError, connect, credentials,
+    query, query_telling,
 };
 use proxy::tls::NodeTls;
 
-use crate::cli::{Failure, load, say};
+use crate::cli::{Failure, complain, load, say};
 
 /// How long the console may take to answer beyond what the command itself may take.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// How often it is looked how far a node is.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// The column `status` of SHOW NODES.
+const NODE_STATE: Option<usize> = Some(3);
 
 /// Gives the command, and waits until it is carried out.
 ///
@@ -37,10 +43,53 @@ pub(crate) fn order(file: &Path, user: Option<String>, command: &str) -> Result<
         let mut console = log_in(&options, tls, config.ssl)
             .await
             .with_context(|| format!("cannot log in to pgweir as {} at {}", options.user, options.address))?;
-        query(&mut console, command, within).await.with_context(|| command.to_owned())
+        let mut told = |notice: &ServerError| tell(notice);
+        query_telling(&mut console, command, within, &mut told).await.with_context(|| command.to_owned())?;
+        match command.strip_prefix("DETACH NODE ").map(str::parse::<u16>) {
+            // With FORCE nobody is waited for.
+            Some(Ok(node)) => drained(&mut console, node, config.detach_drain_timeout).await,
+            _ => Ok(()),
+        }
     })?;
     say(&format!("{command}: done"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A notice of the console on the standard error output: how far it is.
+fn tell(notice: &ServerError) {
+    complain(&notice.view().message_lossy());
+}
+
+/// Waits until no session has a connection to the node any more, and tells how many have.
+async fn drained(console: &mut Connected, node: u16, within: Duration) -> anyhow::Result<()> {
+    let end = tokio::time::Instant::now() + within + GRACE;
+    let mut told = String::new();
+    loop {
+        let rows = query(console, "SHOW NODES", GRACE).await.context("SHOW NODES")?;
+        let of = |row: &&Vec<Option<String>>| {
+            row.first().and_then(Option::as_deref) == Some(node.to_string().as_str())
+        };
+        let cell = |index: Option<usize>| {
+            rows.iter()
+                .find(of)
+                .and_then(|row| row.get(index?))
+                .and_then(Option::as_deref)
+                .unwrap_or_default()
+        };
+        if cell(NODE_STATE) != "draining" {
+            return Ok(());
+        }
+        let in_use = cell(rows.first().and_then(|row| row.len().checked_sub(1)));
+        let line = format!("node {node} is draining: {in_use} sessions have a connection to it");
+        if line != told {
+            complain(&line);
+            told = line;
+        }
+        if tokio::time::Instant::now() > end {
+            bail!("node {node} is still draining; SHOW NODES tells when it is not");
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 /// Over TLS when there is TLS. In the clear only when the rules say so, which only the pgweir that we trust can tell, and

@@ -96,6 +96,31 @@ pub fn bound_values(message: &[u8], rest: usize) -> Option<u16> {
     count(rest + 2 + 2 * formats)
 }
 
+/// The values of a Bind message, as far as it has come: whether each is binary, and its bytes, none for null.
+pub fn values(message: &[u8], rest: usize) -> impl Iterator<Item = (bool, Option<&[u8]>)> {
+    let count = |at: usize| message.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes));
+    let formats = count(rest).unwrap_or_default();
+    let mut at = rest + 2 + 2 * usize::from(formats);
+    let values = count(at).unwrap_or_default();
+    at += 2;
+    (0..values).map_while(move |index| {
+        let len = i32::from_be_bytes(*message.get(at..)?.first_chunk()?);
+        at += 4;
+        // None is all text, one is for all.
+        let format = match formats {
+            0 => Some(0),
+            1 => count(rest + 2),
+            _ => count(rest + 2 + 2 * usize::from(index)),
+        };
+        let value = match usize::try_from(len) {
+            Ok(len) => Some(message.get(at..at.checked_add(len)?)?),
+            Err(_) => None,
+        };
+        at += value.map_or(0, <[u8]>::len);
+        Some((format == Some(1), value))
+    })
+}
+
 /// What a Describe or Close is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Object<'a> {
@@ -197,6 +222,23 @@ mod tests {
         assert_eq!(seen.tail, b"SELECT $1\0\0\x01\0\0\0\x17");
         assert_eq!(parse(&message(b'P', b"s1\0SELECT $1\0\0\x02\0\0\0\x17")), None);
         assert_eq!(parse(&message(b'P', b"s1\0SELECT")), None);
+    }
+
+    #[test]
+    fn values_of_a_bind() {
+        let mut out = bytes::BytesMut::new();
+        crate::write::bind(&mut out, "p", "st", &[Some(b"one"), None, Some(b"")]).unwrap();
+        let rest = match bind(&out, out.len()) {
+            View::Ready(bind) => bind.rest,
+            other => panic!("{other:?}"),
+        };
+        let all: Vec<_> = values(&out, rest).collect();
+        assert_eq!(all, [(false, Some(&b"one"[..])), (false, None), (false, Some(&b""[..]))]);
+        // Whatever has not come is not there, and nothing is made up.
+        for end in 0..out.len() {
+            assert!(values(&out[..end], rest).count() <= 3);
+        }
+        assert_eq!(values(&out[..out.len() - 4], rest).count(), 2);
     }
 
     #[test]

@@ -4,20 +4,22 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
-use protocol::console::{Caller, Console, Context, LocalServer, Next, Status};
-use protocol::error::{PgError, write_error};
+use protocol::console::{Answer, Caller, Console, Context, LocalServer, Next, Pending, Status};
+use protocol::error::{PgError, write_error, write_notice};
 use protocol::frame::{HEADER_LEN, frontend_header};
 use protocol::sqlstate::SqlState;
 use protocol::write::{WriteError, backend_key_data, parameter_status, ready_for_query};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::login::LoggedIn;
-use crate::registry::{ClientState, Flag, Registered};
+use crate::registry::{ClientEntry, ClientState, Flag, Registered};
 use crate::shared::Worker;
 use crate::stream::Stream;
 
 /// The longest message that the console takes (bytes).
 const MESSAGE_LIMIT: usize = 1024 * 1024;
+/// How often who waits is told how far a statement is.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 /// How long a client may take to take its last message.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 /// What drivers look for when they connect. The version is one that they know, and ours behind it.
@@ -142,8 +144,7 @@ impl ConsoleSession<'_> {
             Some(Ok(0)) => Err("client_left"),
             Some(Err(_)) => Err("client_lost"),
             None => {
-                let text = "terminating connection due to administrator command";
-                write_error(&mut self.out, &PgError::fatal(SqlState::ADMIN_SHUTDOWN, text));
+                write_error(&mut self.out, &goodbye());
                 Err("drained")
             }
         }
@@ -157,11 +158,73 @@ impl ConsoleSession<'_> {
             next = match next {
                 Next::Wait => return true,
                 Next::Close => return false,
-                Next::Run(sql) => {
-                    let result = self.console.run(&self.caller, &sql).await;
-                    self.local.answer(&context, result, &mut self.out)
-                }
+                Next::Run(sql) => match self.run(&sql).await {
+                    Ok(result) => {
+                        let context =
+                            Context { console: self.console, caller: &self.caller, status: Status::Own };
+                        self.local.answer(&context, result, &mut self.out)
+                    }
+                    Err(Left) => return false,
+                },
             };
         }
     }
+
+    /// Runs a statement to its end, or until it is cancelled; tells meanwhile how far it is.
+    async fn run(&mut self, sql: &str) -> Result<Result<Answer, PgError>, Left> {
+        let entry = &self.registered.entry;
+        entry.lower(Flag::Cancel);
+        let mut running = self.console.run(&self.caller, sql);
+        let mut told = String::new();
+        loop {
+            let step = tokio::time::timeout(TELL_EVERY, until_asked_to_end(entry, &mut running)).await;
+            match step {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(Flag::Cancel)) => return Ok(Err(cancelled())),
+                Ok(Err(_)) => {
+                    write_error(&mut self.out, &goodbye());
+                    return Err(Left);
+                }
+                Err(_) => {}
+            }
+            let Some(line) = self.console.progress(&self.caller, sql).filter(|line| *line != told) else {
+                continue;
+            };
+            write_notice(&mut self.out, &PgError::notice(line.as_str()));
+            told = line;
+            self.stream.write_all_buf(&mut self.out).await.map_err(|_| Left)?;
+            self.stream.flush().await.map_err(|_| Left)?;
+        }
+    }
+}
+
+/// The session is over in the middle of a statement.
+struct Left;
+
+/// The statement's answer, or what the session was asked for first. What it has begun goes on without it.
+async fn until_asked_to_end(
+    entry: &ClientEntry,
+    running: &mut Pending<'_>,
+) -> Result<Result<Answer, PgError>, Flag> {
+    std::future::poll_fn(|cx| {
+        // The answer goes first: who asks for a shutdown hears that it has begun.
+        if let Poll::Ready(answer) = running.as_mut().poll(cx) {
+            return Poll::Ready(Ok(answer));
+        }
+        let asked = [Flag::Kill, Flag::Drain, Flag::Cancel];
+        match asked.into_iter().find(|flag| entry.is_raised(*flag, cx)) {
+            Some(flag) => Poll::Ready(Err(flag)),
+            None => Poll::Pending,
+        }
+    })
+    .await
+}
+
+fn cancelled() -> PgError {
+    PgError::error(SqlState::QUERY_CANCELED, "canceling statement due to user request")
+        .with_detail("What it has begun goes on: SHOW STATE and SHOW NODES tell how far it is.")
+}
+
+fn goodbye() -> PgError {
+    PgError::fatal(SqlState::ADMIN_SHUTDOWN, "terminating connection due to administrator command")
 }

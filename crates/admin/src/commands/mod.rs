@@ -10,6 +10,7 @@ mod old;
 mod pools;
 mod process;
 mod processes;
+mod progress;
 mod sight;
 mod sockets;
 mod stats;
@@ -276,6 +277,11 @@ impl Command {
             }
             Handler::Notice(_) | Handler::Act(_) => None,
         }
+    }
+
+    /// How far it is, for who waits.
+    pub(crate) fn progress(&self, scene: &Scene<'_>) -> Option<String> {
+        progress::of(self.words, scene)
     }
 
     /// The command tag: the first word, as PgBouncer has it.

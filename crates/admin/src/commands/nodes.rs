@@ -2,7 +2,7 @@
 
 use protocol::table::Cell;
 
-use super::{ColumnSpec, Rows, Scene, int4, int8, text};
+use super::{ColumnSpec, Rows, Scene, int4, int8, progress, text};
 use crate::render;
 use crate::view::{NodeRow, Source};
 
@@ -45,6 +45,7 @@ pub(super) const NODES: &[ColumnSpec] = &[
     text("reason"),
     int4("failed_checks"),
     text("upstream"),
+    int4("in_use"),
 ];
 
 pub(super) const BACKEND_STATS: &[ColumnSpec] = &[
@@ -102,7 +103,9 @@ pub(super) fn answers(node: &NodeRow) -> &'static str {
 }
 
 pub(super) fn nodes(scene: &Scene<'_>) -> Rows {
+    let servers = scene.view.servers();
     let more = scene.view.nodes().into_iter().map(|node| {
+        let in_use = progress::in_use(&servers, |server| server.node == node.id);
         [
             Cell::from(node.address.map(|address| address.to_string())),
             Cell::from(node.timeline),
@@ -111,9 +114,10 @@ pub(super) fn nodes(scene: &Scene<'_>) -> Rows {
             Cell::from(node.reason),
             Cell::from(node.failed_checks),
             Cell::from(node.upstream.map(upstream)),
+            Cell::from(u32::try_from(in_use).unwrap_or(u32::MAX)),
         ]
     });
-    let join = |(mut row, more): (Vec<Cell>, [Cell; 7])| {
+    let join = |(mut row, more): (Vec<Cell>, [Cell; 8])| {
         row.extend(more);
         row
     };

@@ -106,7 +106,7 @@ pub const COMMANDS: &[Command] = &[
             "SHOW NODES",
             Rights::Anyone,
             nodes::NODES,
-            "SHOW POOL_NODES with the address, timeline, WAL position and freshness of each node, and the evidence for its state.",
+            "SHOW POOL_NODES with the address, timeline, WAL position and freshness of each node, the evidence for its state, and how many sessions have a connection to it.",
             nodes::nodes,
         )
     },

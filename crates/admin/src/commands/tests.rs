@@ -195,7 +195,7 @@ async fn pool_nodes_look_as_in_pgpool() {
     let nodes = lines(&ordinary(), "PGWEIR SHOW NODES").await;
     assert_eq!(
         nodes[1],
-        format!("{}|127.0.0.1|3|16/B374D848||check_ok|0|node 0, silent for 1200 ms", expected[1])
+        format!("{}|127.0.0.1|3|16/B374D848||check_ok|0|node 0, silent for 1200 ms|1", expected[1])
     );
     assert_eq!(
         lines(&ordinary(), "SHOW POOL_BACKEND_STATS").await[0],

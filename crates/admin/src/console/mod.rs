@@ -74,6 +74,13 @@ impl Console for AdminConsole {
         };
         Box::pin(async move { answer })
     }
+
+    fn progress(&self, caller: &Caller, sql: &str) -> Option<String> {
+        match self.request(caller, sql) {
+            Ok(Request::Command(command, argument)) => command.progress(&self.scene(caller, argument)),
+            _ => None,
+        }
+    }
 }
 
 impl std::fmt::Debug for AdminConsole {

@@ -84,4 +84,9 @@ pub trait Console: Send + Sync {
 
     /// Runs one statement.
     fn run<'a>(&'a self, caller: &'a Caller, sql: &'a str) -> Pending<'a>;
+
+    /// How far a statement is that [`Console::run`] still works on, in a line; `None` where there is nothing to tell.
+    fn progress(&self, _caller: &Caller, _sql: &str) -> Option<String> {
+        None
+    }
 }

@@ -204,6 +204,8 @@ d bench alice default_transaction_read_only on";
         let read = (Access::Read, Reason::ReadOnlySelect);
         let relation = (Access::Write, Reason::PrimaryRelation);
         let function = (Access::Write, Reason::VolatileFunction);
+        let (explain, unknown) = ((Access::Read, Reason::Explain), (Access::Write, Reason::UnknownRelation));
+        let unparsed = (Access::Write, Reason::Unparsed);
         for (sql, expected) in [
             ("SELECT * FROM plain", read),
             ("TABLE public.plain", read),
@@ -217,41 +219,6 @@ d bench alice default_transaction_read_only on";
             ("COPY public.plain (a) TO STDOUT", read),
             ("COPY (SELECT * FROM over_view) TO STDOUT", relation),
             ("EXPLAIN SELECT * FROM unlogged", relation),
-            ("SELECT * FROM nobody", (Access::Write, Reason::UnknownRelation)),
-            ("SELECT * FROM public.hidden", (Access::Write, Reason::UnknownRelation)),
-            ("SELECT * FROM hidden, pg_class, information_schema.tables", read),
-            ("WITH nobody AS (SELECT 1) SELECT * FROM nobody", read),
-            ("WITH unlogged AS (SELECT 1) SELECT * FROM unlogged", relation),
-            ("SELECT writes()", function),
-            ("SELECT reads()", function),
-            ("SELECT public.reads()", read),
-            ("SELECT other.reads()", function),
-            ("SELECT quiet()", read),
-            // Of a newer server than the table of built-ins knows.
-            ("SELECT json_newer(1), pg_catalog.json_newer(2)", read),
-            ("SELECT json_newer_state()", function),
-            ("SELECT pg_newer_wal_position()", function),
-            ("SELECT public.json_newer()", (Access::Write, Reason::UnknownFunction)),
-            ("SELECT 1 <#> 2", function),
-            ("SELECT 1 OPERATOR(public.<#>) 2", function),
-            ("SELECT x::checked FROM plain", function),
-            ("SELECT CAST(1 AS public.CHECKED)", function),
-            ("SELECT checked '1'", function),
-            ("SELECT p.of_row FROM plain p", function),
-            ("SELECT of_row FROM plain p", read),
-        ] {
-            assert_eq!(verdict(&known, sql), expected, "{sql}");
-        }
-    }
-
-    #[test]
-    fn what_is_planned_must_be_known() {
-        let rules = rules("");
-        let facts = Facts::read(&rows(DATABASE), &rules, 2).unwrap();
-        let known = Knowledge::known(Arc::new(facts), rules);
-        let (explain, unknown) = ((Access::Read, Reason::Explain), (Access::Write, Reason::UnknownRelation));
-        let function = (Access::Write, Reason::VolatileFunction);
-        for (sql, expected) in [
             ("EXPLAIN SELECT * FROM plain", explain),
             ("EXPLAIN SELECT * FROM plain, generate_series(1, 2) AS g", explain),
             ("EXPLAIN WITH nobody AS (SELECT 1) SELECT * FROM nobody JOIN pg_class ON true", explain),
@@ -274,12 +241,31 @@ d bench alice default_transaction_read_only on";
             ("EXPLAIN MERGE INTO plain USING nobody ON true WHEN MATCHED THEN DELETE", unknown),
             ("EXPLAIN DECLARE c CURSOR FOR SELECT * FROM nobody", unknown),
             ("EXPLAIN CREATE TABLE x AS SELECT * FROM nobody WITH NO DATA", unknown),
-            (
-                "EXPLAIN SELECT * FROM ROWS FROM (generate_series(1, 2)) AS r",
-                (Access::Write, Reason::Unparsed),
-            ),
+            ("EXPLAIN SELECT * FROM ROWS FROM (generate_series(1, 2)) AS r", unparsed),
             ("EXPLAIN SELECT 1 WHERE txid_current() = 1", function),
             ("EXPLAIN CREATE TABLE x AS EXECUTE p", (Access::Write, Reason::Execute)),
+            ("SELECT * FROM nobody", (Access::Write, Reason::UnknownRelation)),
+            ("SELECT * FROM public.hidden", (Access::Write, Reason::UnknownRelation)),
+            ("SELECT * FROM hidden, pg_class, information_schema.tables", read),
+            ("WITH nobody AS (SELECT 1) SELECT * FROM nobody", read),
+            ("WITH unlogged AS (SELECT 1) SELECT * FROM unlogged", relation),
+            ("SELECT writes()", function),
+            ("SELECT reads()", function),
+            ("SELECT public.reads()", read),
+            ("SELECT other.reads()", function),
+            ("SELECT quiet()", read),
+            // Of a newer server than the table of built-ins knows.
+            ("SELECT json_newer(1), pg_catalog.json_newer(2)", read),
+            ("SELECT json_newer_state()", function),
+            ("SELECT pg_newer_wal_position()", function),
+            ("SELECT public.json_newer()", (Access::Write, Reason::UnknownFunction)),
+            ("SELECT 1 <#> 2", function),
+            ("SELECT 1 OPERATOR(public.<#>) 2", function),
+            ("SELECT x::checked FROM plain", function),
+            ("SELECT CAST(1 AS public.CHECKED)", function),
+            ("SELECT checked '1'", function),
+            ("SELECT p.of_row FROM plain p", function),
+            ("SELECT of_row FROM plain p", read),
         ] {
             assert_eq!(verdict(&known, sql), expected, "{sql}");
         }

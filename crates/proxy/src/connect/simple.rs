@@ -79,6 +79,21 @@ pub async fn query(connected: &mut Connected, sql: &str, within: Duration) -> Re
     query_large(connected, sql, within, MAX_ANSWER_BYTES).await
 }
 
+/// As [`query`]; `told` gets each notice as it comes.
+///
+/// # Errors
+/// As [`query`].
+pub async fn query_telling(
+    connected: &mut Connected,
+    sql: &str,
+    within: Duration,
+    told: &mut (dyn FnMut(&ServerError) + Send),
+) -> Result<Rows, QueryError> {
+    let mut request = BytesMut::new();
+    write::query(&mut request, sql)?;
+    ask(connected, &request, within, MAX_ANSWER_BYTES, told).await
+}
+
 /// As [`query`], for an answer of at most `max_bytes`.
 ///
 /// # Errors
@@ -91,7 +106,7 @@ pub async fn query_large(
 ) -> Result<Rows, QueryError> {
     let mut request = BytesMut::new();
     write::query(&mut request, sql)?;
-    ask(connected, &request, within, max_bytes).await
+    ask(connected, &request, within, max_bytes, &mut |_| {}).await
 }
 
 /// As [`query`], one statement with text parameters, by the extended protocol.
@@ -110,7 +125,7 @@ pub async fn query_with(
     write::bind(&mut request, "", "", &values)?;
     write::execute(&mut request, "", 0)?;
     write::sync(&mut request);
-    ask(connected, &request, within, MAX_ANSWER_BYTES).await
+    ask(connected, &request, within, MAX_ANSWER_BYTES, &mut |_| {}).await
 }
 
 async fn ask(
@@ -118,17 +133,22 @@ async fn ask(
     request: &[u8],
     within: Duration,
     max_bytes: usize,
+    told: &mut (dyn FnMut(&ServerError) + Send),
 ) -> Result<Rows, QueryError> {
     let asking = Box::pin(async {
         connected.stream.write_all(request).await.map_err(QueryError::Lost)?;
         connected.stream.flush().await.map_err(QueryError::Lost)?;
-        answer(connected, max_bytes).await
+        answer(connected, max_bytes, told).await
     });
     timeout(within, asking).await.unwrap_or(Err(QueryError::TimedOut))
 }
 
 /// Reads up to ReadyForQuery; the first error counts.
-async fn answer(connected: &mut Connected, max_bytes: usize) -> Result<Rows, QueryError> {
+async fn answer(
+    connected: &mut Connected,
+    max_bytes: usize,
+    told: &mut (dyn FnMut(&ServerError) + Send),
+) -> Result<Rows, QueryError> {
     let Connected { stream, parameters, leftover, .. } = connected;
     let mut reader = Reader::new(stream, leftover, MAX_ANSWER_BYTES, max_bytes);
     let mut outcome = Ok(Rows::new());
@@ -149,7 +169,8 @@ async fn answer(connected: &mut Connected, max_bytes: usize) -> Result<Rows, Que
             b'E' if outcome.is_ok() => outcome = Err(QueryError::Server(ServerError::new(message.body()))),
             b'S' => set_parameter(parameters, &message.whole)?,
             b'Z' => return outcome,
-            b'1' | b'2' | b'T' | b'C' | b'I' | b'N' | b'A' | b'E' => {}
+            b'N' => told(&ServerError::new(message.body())),
+            b'1' | b'2' | b'T' | b'C' | b'I' | b'A' | b'E' => {}
             _ => return Err(QueryError::Protocol("unexpected message in the answer to a query")),
         }
     }

@@ -73,6 +73,10 @@ pub trait Watch {
     fn answered(&self, push: Push, message: &[u8], bytes: u64);
     /// Something that is counted passes.
     fn passed(&self, what: Passed);
+    /// A Bind passes, of which `seen` has come; what stands behind its names begins at `rest`.
+    fn bound(&self, _seen: &[u8], _rest: usize) {
+        self.passed(Passed::Bind);
+    }
     /// The server answered with an error.
     fn server_error(&self, severity: Severity, code: Option<SqlState>);
     /// A transaction ended.

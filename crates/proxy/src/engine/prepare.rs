@@ -217,7 +217,7 @@ impl Engine {
         if self.has_local_portals() {
             self.bound_locally(bind.portal, false);
         }
-        env.watch.passed(Passed::Bind);
+        env.watch.bound(seen, bind.rest);
         self.in_batch = true;
         self.gate.bound = true;
         let mut step = None;

@@ -1,12 +1,14 @@
 //! What a lease of a backend adds to the counts, the times and the logs.
 
 use std::cell::{Cell, RefCell};
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cluster::{NodeId, Observation};
 use config::Config;
 use protocol::error::{PgError, Severity, write_notice};
+use protocol::message;
 use protocol::sqlstate::SqlState;
 use protocol::tracker::Push;
 use router::{Access, Changes, PinReason, Reason, Target, Verdict};
@@ -21,6 +23,8 @@ use crate::registry::ClientEntry;
 use crate::shared::Worker;
 use crate::stats::{Count, Tally};
 
+/// What is shown of a statement that may set a password.
+const PASSWORD: &str = "(a statement about a password)";
 /// Longer statements are cut in logs and notices (bytes).
 const SHOWN_STATEMENT: usize = 4096;
 
@@ -33,6 +37,10 @@ pub(super) struct Talk {
     notice: bool,
     /// `log_min_duration_statement`.
     slow: Option<Duration>,
+    /// `log_parameter_max_length` (bytes).
+    values: Option<usize>,
+    /// What was bound to the statement that comes next, as the log has it.
+    bound: String,
     /// What is being run, for the log of slow statements.
     running: Vec<u8>,
     /// What the client is to be told of where its statements run.
@@ -45,7 +53,9 @@ impl Talk {
         let (log, notice) = (config.log_per_node_statement, config.notice_per_node_statement);
         let slow = config.log_min_duration_statement;
         let silent = !log && !notice && slow.is_none();
-        let talk = || Self { log, notice, slow, running: Vec::new(), notices: Vec::new() };
+        let values = config.log_parameter_max_length.and_then(|limit| usize::try_from(limit).ok());
+        let (bound, running, notices) = (String::new(), Vec::new(), Vec::new());
+        let talk = || Self { log, notice, slow, values, bound, running, notices };
         (!silent).then(|| Box::new(RefCell::new(talk())))
     }
 }
@@ -207,14 +217,18 @@ impl Counting {
     fn speak(&self, sql: Option<&[u8]>) {
         let Some(talk) = &self.talk else { return };
         let talk = &mut *talk.borrow_mut();
-        let text = shown(sql.unwrap_or_default());
+        let mut text = shown(sql.unwrap_or_default());
+        let bound = std::mem::take(&mut talk.bound);
         let Whose { client, node, pid, .. } = &self.whose;
-        if talk.log {
-            tracing::info!(client = client.id, node = node.0, pid, statement = text, "statement sent");
-        }
         if talk.notice {
             let words = format!("DB node id: {node} statement: {text}");
             talk.notices.push(PgError::notice(words));
+        }
+        if !bound.is_empty() && text != PASSWORD {
+            text.push_str(&bound);
+        }
+        if talk.log {
+            tracing::info!(client = client.id, node = node.0, pid, statement = text, "statement sent");
         }
         if talk.slow.is_some() {
             let running = &mut talk.running;
@@ -288,6 +302,15 @@ impl Watch for Counting {
         }
     }
 
+    fn bound(&self, seen: &[u8], rest: usize) {
+        self.passed(Passed::Bind);
+        let Some(talk) = &self.talk else { return };
+        let talk = &mut *talk.borrow_mut();
+        if let Some(limit) = talk.values {
+            talk.bound = bound(seen, rest, limit);
+        }
+    }
+
     fn server_error(&self, severity: Severity, code: Option<SqlState>) {
         let code = code.map_or([b'0'; 5], |code| code.0);
         self.worker.shared.deps.metrics.errors.inc(&code);
@@ -328,11 +351,41 @@ impl Watch for Counting {
     }
 }
 
+/// Bound values as the log has them, in PostgreSQL's words: each cut to `limit` bytes, binary ones in hexadecimal, as many
+/// as a statement may be long.
+fn bound(seen: &[u8], rest: usize, limit: usize) -> String {
+    let mut out = String::new();
+    for (index, (binary, value)) in message::values(seen, rest).enumerate() {
+        if out.len() > SHOWN_STATEMENT {
+            out.push_str(", ...");
+            break;
+        }
+        out.push_str(if index == 0 { " -- parameters: " } else { ", " });
+        let _ = write!(out, "${} = ", index + 1);
+        let Some(value) = value else {
+            out.push_str("NULL");
+            continue;
+        };
+        let cut = value.get(..limit).unwrap_or(value);
+        out.push('\'');
+        if binary {
+            out.push_str("\\x");
+            cut.iter().for_each(|byte| {
+                let _ = write!(out, "{byte:02x}");
+            });
+        } else {
+            out.push_str(&String::from_utf8_lossy(cut).replace('\'', "''"));
+        }
+        out.push_str(if cut.len() < value.len() { "...'" } else { "'" });
+    }
+    out
+}
+
 /// A statement as logs and notices show it: cut, and without a password that is being set.
 fn shown(sql: &[u8]) -> String {
     const WORD: &[u8] = b"password";
     if sql.windows(WORD.len()).any(|part| part.eq_ignore_ascii_case(WORD)) {
-        return "(a statement about a password)".to_owned();
+        return PASSWORD.to_owned();
     }
     let sql = sql.trim_ascii_end();
     let cut = sql.get(..SHOWN_STATEMENT).unwrap_or(sql);
@@ -365,5 +418,20 @@ fn grade(severity: Severity) -> telemetry::metrics::Severity {
         Severity::Panic => telemetry::metrics::Severity::Panic,
         Severity::Fatal => telemetry::metrics::Severity::Fatal,
         _ => telemetry::metrics::Severity::Error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bound_values_as_postgresql_logs_them() {
+        let mut out = bytes::BytesMut::new();
+        protocol::write::bind(&mut out, "", "", &[Some(b"it's long"), None]).unwrap();
+        let rest = protocol::frame::HEADER_LEN + 2;
+        assert_eq!(bound(&out, rest, 4096), " -- parameters: $1 = 'it''s long', $2 = NULL");
+        assert_eq!(bound(&out, rest, 4), " -- parameters: $1 = 'it''s...', $2 = NULL");
+        assert_eq!(bound(b"B\0\0", rest, 4), "");
     }
 }

@@ -141,10 +141,6 @@ impl Session {
         if early {
             self.engine.begin_early();
         }
-        let leaves = early || (guarded && self.begins_read_only(unit));
-        if leaves && !early {
-            self.engine.begin_read_only();
-        }
         let begun = std::mem::take(&mut self.lazy);
         if self.config.load().log_statement_routes {
             self.log_route(backend.node, route.1, unit);
@@ -171,7 +167,7 @@ impl Session {
             deadline: None,
             timed: self.times(unit),
             on_standby,
-            early: leaves.then(|| Box::new(begun)),
+            early: early.then(|| Box::new(begun)),
         }
     }
 
