@@ -259,20 +259,25 @@ impl ClientAuth {
     fn password(&self, secret: Option<StoredSecret>, body: &[u8]) -> Result<Learned, ClientAuthError> {
         let password = password_of(body)?;
         let right = match secret {
-            Some(StoredSecret::Plain(stored)) => stored.ct_eq(password).into(),
-            Some(StoredSecret::Md5(hash)) => hash.matches_password(&self.user, password),
+            // The work is in the check.
             Some(StoredSecret::Scram(verifier)) => verifier.matches_password(password),
-            None => {
-                // As much work as for a verifier, for nothing.
-                let salt = stable_salt(&self.process_secret, &self.user);
-                let _ = ScramVerifier::derive(password, &salt, DEFAULT_ITERATIONS);
-                false
+            Some(StoredSecret::Plain(stored)) => stored.ct_eq(password).into() || self.work_in_vain(password),
+            Some(StoredSecret::Md5(hash)) => {
+                hash.matches_password(&self.user, password) || self.work_in_vain(password)
             }
+            None => self.work_in_vain(password),
         };
         match right {
             true => Ok(Learned::Password(password.to_vec())),
             false => Err(ClientAuthError::WrongPassword),
         }
+    }
+
+    /// As much work as a verifier is, so that it takes as long whether a user is unknown, has one, or another secret.
+    fn work_in_vain(&self, password: &[u8]) -> bool {
+        let salt = stable_salt(&self.process_secret, &self.user);
+        std::hint::black_box(ScramVerifier::derive(password, &salt, DEFAULT_ITERATIONS));
+        false
     }
 
     fn md5(&self, hash: Option<Md5Hash>, salt: [u8; 4], body: &[u8]) -> Result<Learned, ClientAuthError> {
