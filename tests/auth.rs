@@ -130,7 +130,7 @@ fn au_01_an_impossible_combination_fails_at_login_and_says_why_in_the_log() -> R
 fn au_04_unknown_users_look_like_wrong_passwords() -> Result<()> {
     let cluster = one_node()?;
     let weir = Pgweir::start(&cluster, "")?;
-    let challenge = |user: &str| -> Result<(String, String)> {
+    let challenge_of = |weir: &Pgweir, user: &str| -> Result<(String, String)> {
         let mut client = RawClient::tcp(weir.port())?;
         client.send_bytes(&Login::new(user, "bench").packet())?;
         let offer = client.read_count(1)?;
@@ -146,11 +146,18 @@ fn au_04_unknown_users_look_like_wrong_passwords() -> Result<()> {
             other => anyhow::bail!("{user}: {other:?} instead of a challenge"),
         }
     };
+    let challenge = |user: &str| challenge_of(&weir, user);
     let (known, unknown) = (challenge("bench")?, challenge("nobody")?);
     assert_eq!(known.0, unknown.0);
     assert_eq!(known.1.len(), unknown.1.len(), "salts of different length");
     assert_eq!(unknown, challenge("nobody")?, "the salt of an unknown user changes");
     ensure!(unknown.1 != challenge("nobody2")?.1, "one salt for all unknown users");
+    // After a restart too, as those of known users are whose verifier is stored; where the machine has an id.
+    if std::fs::read_to_string("/etc/machine-id").is_ok_and(|id| id.trim_end().len() == 32) {
+        let again = Pgweir::start(&cluster, "")?;
+        assert_eq!(challenge_of(&again, "nobody")?, unknown, "the salt of an unknown user is another one");
+        assert_eq!(challenge_of(&again, "bench")?, known, "the salt of a known user is another one");
+    }
 
     let message =
         |login: &Login| login.connect(weir.port()).map(|_| ()).map_err(|error| format!("{error:#}"));

@@ -23,6 +23,7 @@ mod http_get;
 mod import;
 mod inherited;
 mod memory;
+mod mock_secret;
 mod notify;
 mod orders;
 mod pam_helper;

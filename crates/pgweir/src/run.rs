@@ -39,7 +39,7 @@ use crate::signals::{Asked, Signals};
 use crate::stopping::{Step, Stopping};
 use crate::view::View;
 use crate::vocabulary::Words;
-use crate::{drain, files, http, inherited, pcp, specs, status_file};
+use crate::{drain, files, http, inherited, mock_secret, pcp, specs, status_file};
 
 /// How long the start waits for the nodes' first answers before clients are let in. With a node that does not answer
 /// it takes that long.
@@ -268,6 +268,7 @@ impl Start<'_> {
     ) -> anyhow::Result<Arc<Proxy>> {
         let cluster = cluster.clone();
         let deps = Deps {
+            mock_secret: mock_secret::of_this_machine(),
             config: shared.config.clone(),
             tls: shared.tls.clone(),
             topology: shared.topology.clone(),

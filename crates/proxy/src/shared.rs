@@ -63,6 +63,9 @@ pub struct Deps {
     pub freshness: Published<Freshness>,
     /// A session waits for that to advance; may be called often, never blocks.
     pub want_fresh: Arc<dyn Fn() + Send + Sync>,
+    /// What users who are unknown are challenged with. Secret, and best the same after a restart, as the challenges of
+    /// those are who are known.
+    pub mock_secret: [u8; 32],
 }
 
 impl Deps {
@@ -101,6 +104,7 @@ impl Shared {
         let lookups = Lookups::new(deps.config.clone(), deps.topology.clone(), deps.tls.clone());
         Self {
             catalogs: Catalogs::new(&deps.config.load(), control),
+            authenticator: Authenticator::new(deps.mock_secret),
             deps,
             lookups,
             lobby: Lobby::default(),
@@ -114,7 +118,6 @@ impl Shared {
             last_writes: LastWrites::default(),
             draining: AtomicBool::new(false),
             gates: Gates::default(),
-            authenticator: Authenticator::new(),
             connect_log: ConnectLog::default(),
             clients: AtomicU32::new(0),
             census: Mutex::default(),

@@ -45,18 +45,12 @@ impl fmt::Debug for Authenticator {
     }
 }
 
-impl Default for Authenticator {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Authenticator {
-    /// With a fresh random secret.
+    /// With what challenges are made from, which nobody else should know.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(process_secret: [u8; 32]) -> Self {
         Self {
-            process_secret: rand::rng().random(),
+            process_secret,
             verifiers: Mutex::default(),
             throttle: Throttle::default(),
             names: HostNames::default(),
@@ -148,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_verifier_is_made_once_and_again_when_the_password_changes() {
-        let authenticator = Authenticator::new();
+        let authenticator = Authenticator::new([7; 32]);
         let first = authenticator.verifier("joe", "secret");
         assert_eq!(authenticator.verifier("joe", "secret"), first);
         assert!(first.matches_password(b"secret"));

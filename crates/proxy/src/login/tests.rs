@@ -42,7 +42,7 @@ fn meet<T: Send + 'static>(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let result = runtime.block_on(async {
         let stream = Stream::Unix(tokio::net::UnixStream::from_std(ours).unwrap());
-        let authenticator = Authenticator::new();
+        let authenticator = Authenticator::new([7; 32]);
         let mut result = login(
             stream,
             BytesMut::new(),
