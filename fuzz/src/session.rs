@@ -35,6 +35,7 @@ impl Watch for Nobody {
     fn statement(&self, _: &Verdict, _: Option<&[u8]>) {}
     fn asked(&self, _: protocol::tracker::Push) {}
     fn answered(&self, _: protocol::tracker::Push, _: &[u8], _: u64) {}
+    fn bound(&self, _: &[u8], _: usize) {}
     fn passed(&self, _: Passed) {}
     fn server_error(&self, _: Severity, _: Option<SqlState>) {}
     fn transaction(&self) {}

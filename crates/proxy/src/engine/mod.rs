@@ -74,9 +74,7 @@ pub trait Watch {
     /// Something that is counted passes.
     fn passed(&self, what: Passed);
     /// A Bind passes, of which `seen` has come; what stands behind its names begins at `rest`.
-    fn bound(&self, _seen: &[u8], _rest: usize) {
-        self.passed(Passed::Bind);
-    }
+    fn bound(&self, seen: &[u8], rest: usize);
     /// The server answered with an error.
     fn server_error(&self, severity: Severity, code: Option<SqlState>);
     /// A transaction ended.

@@ -21,6 +21,7 @@ struct Seen(RefCell<Vec<String>>);
 impl Watch for Seen {
     fn asked(&self, _: protocol::tracker::Push) {}
     fn answered(&self, _: protocol::tracker::Push, _: &[u8], _: u64) {}
+    fn bound(&self, _: &[u8], _: usize) {}
     fn passed(&self, _: Passed) {}
     fn statement(&self, verdict: &Verdict, _: Option<&[u8]>) {
         self.0.borrow_mut().push(verdict.kind.as_str().to_owned());

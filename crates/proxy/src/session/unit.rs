@@ -19,6 +19,7 @@ impl Watch for Silent {
     fn statement(&self, _: &router::Verdict, _: Option<&[u8]>) {}
     fn asked(&self, _: protocol::tracker::Push) {}
     fn answered(&self, _: protocol::tracker::Push, _: &[u8], _: u64) {}
+    fn bound(&self, _: &[u8], _: usize) {}
     fn passed(&self, _: Passed) {}
     fn server_error(&self, _: protocol::error::Severity, _: Option<protocol::sqlstate::SqlState>) {}
     fn transaction(&self) {}
