@@ -65,7 +65,8 @@ fn main_kind(tokens: &[Token<'_>]) -> StatementKind {
 }
 
 fn parse(tokens: &[Token<'_>], scan: &Scan<'_>, catalog: &dyn FunctionCatalog) -> Result<(), Reason> {
-    let Statement::Query(query) = tree(tokens)? else { return Err(Reason::Unparsed) };
+    let trees = trees(tokens)?;
+    let [Statement::Query(query)] = trees.as_slice() else { return Err(Reason::Unparsed) };
     let mut walk = Walk { catalog, listed: Vec::new(), relations: Relations::of(catalog) };
     if let ControlFlow::Break(reason) = query.visit(&mut walk) {
         return Err(reason);
@@ -86,14 +87,16 @@ pub(crate) fn relations_are_known(tokens: &[Token<'_>], catalog: &dyn FunctionCa
         return Ok(());
     }
     let mut relations = Relations::of(catalog);
-    match tree(tokens)?.visit(&mut relations) {
+    let trees = trees(tokens)?;
+    let [tree] = trees.as_slice() else { return Err(Reason::Unparsed) };
+    match tree.visit(&mut relations) {
         ControlFlow::Break(reason) => Err(reason),
         ControlFlow::Continue(()) => relations.are_known(),
     }
 }
 
-/// The tree of one statement.
-fn tree(tokens: &[Token<'_>]) -> Result<Statement, Reason> {
+/// The tree of one statement, or of as many as the parser takes it for.
+fn trees(tokens: &[Token<'_>]) -> Result<Vec<Statement>, Reason> {
     // A semicolon in parentheses is no part of a query, though sqlparser may stop before it.
     if tokens.iter().any(|token| token.is_punct(";")) {
         return Err(Reason::Unparsed);
@@ -104,12 +107,8 @@ fn tree(tokens: &[Token<'_>]) -> Result<Statement, Reason> {
     let text = canonical(&without_table(tokens));
     let dialect = PostgreSqlDialect {};
     let parser = Parser::new(&dialect).with_recursion_limit(MAX_NESTING);
-    let statements = parser
-        .try_with_sql(&text)
-        .and_then(|mut parser| parser.parse_statements())
-        .map_err(|_not_understood| Reason::Unparsed)?;
-    let mut statements = statements.into_iter();
-    statements.next().filter(|_| statements.next().is_none()).ok_or(Reason::Unparsed)
+    let parsed = parser.try_with_sql(&text).and_then(|mut parser| parser.parse_statements());
+    parsed.map_err(|_not_understood| Reason::Unparsed)
 }
 
 /// May make the tree deeper by one.
