@@ -116,6 +116,7 @@ fn pcp_programs_fail_when_the_command_does() -> Result<()> {
         ("pcp_health_check_stats", &["-n", "7"]),
         ("pcp_proc_info", &["-P", "99999"]),
         ("pcp_watchdog_info", &[]),
+        ("pcp_recovery_node", &["-n", "0"]),
     ] {
         let out = rig.pcp(program, args)?;
         // Those of 4.3 exit with 0 all the same; what they say is the server's.
