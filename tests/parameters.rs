@@ -254,3 +254,60 @@ fn pn_02_notices_to_a_client_that_does_not_read() -> Result<()> {
     assert_eq!(notices, 200_000);
     Ok(())
 }
+
+/// What a function sets out of sight shows in what the server reports: it is the client's own from then on, and nobody
+/// else's.
+#[test]
+fn sl_07_what_a_function_sets_out_of_sight_stays_with_its_client() -> Result<()> {
+    let (cluster, weir) = rig(0, "default_pool_size: 1")?;
+    cluster.setup(
+        "CREATE FUNCTION hidden(zone text, local bool) RETURNS text LANGUAGE plpgsql AS
+         $$ BEGIN RETURN set_config('TimeZone', zone, local); END $$",
+    )?;
+    let (mut one, mut other) = (weir.client()?, weir.client()?);
+    let default = other.scalar("SHOW TimeZone")?;
+    let show = |client: &mut RawClient| client.scalar("SHOW TimeZone");
+    let told = |client: &RawClient| client.parameters["TimeZone"].clone();
+    one.simple("SELECT hidden('Asia/Tokyo', false)")?;
+    for _ in 0..2 {
+        assert_eq!((show(&mut other)?, told(&other)), (default.clone(), default.clone()));
+        assert_eq!((show(&mut one)?, told(&one)), ("Asia/Tokyo".to_owned(), "Asia/Tokyo".to_owned()));
+    }
+    assert_eq!(weir.client()?.parameters["TimeZone"], default, "a new client is told the default");
+    // Over its own setting, by the extended protocol.
+    other.simple("SET TimeZone = 'Europe/Lisbon'")?;
+    assert_eq!(show(&mut one)?, "Asia/Tokyo");
+    let m = msgs();
+    let set = m.P("", "SELECT hidden('America/Lima', false)").B("", "", &[]).E().S();
+    other.talk(&set)?;
+    assert_eq!((show(&mut one)?, show(&mut other)?), ("Asia/Tokyo".to_owned(), "America/Lima".to_owned()));
+    // For its transaction only, and undone with it: nothing of it stays.
+    one.simple("BEGIN; SELECT hidden('Europe/Paris', true); COMMIT")?;
+    assert_eq!(show(&mut other)?, "America/Lima");
+    assert_eq!(show(&mut one)?, "Asia/Tokyo");
+    one.simple("BEGIN")?;
+    one.simple("SELECT hidden('Europe/Paris', false)")?;
+    one.simple("ROLLBACK")?;
+    assert_eq!((show(&mut other)?, show(&mut one)?), ("America/Lima".to_owned(), "Asia/Tokyo".to_owned()));
+    one.simple("RESET TimeZone")?;
+    other.simple("DISCARD ALL")?;
+    assert_eq!((show(&mut one)?, show(&mut other)?), (default.clone(), default.clone()));
+    Ok(())
+}
+
+/// Who the session is cannot be followed when a function changes it: the backend serves nobody else.
+#[test]
+fn sl_07_a_role_that_a_function_takes_goes_with_its_backend() -> Result<()> {
+    let (cluster, weir) = rig(0, "default_pool_size: 1")?;
+    cluster.setup(
+        "CREATE FUNCTION rise() RETURNS text LANGUAGE plpgsql AS
+         $$ BEGIN RETURN set_config('role', 'postgres', false); END $$;
+         GRANT postgres TO bench",
+    )?;
+    let (mut one, mut other) = (weir.client()?, weir.client()?);
+    let pid = other.scalar("SELECT pg_backend_pid()")?;
+    one.simple("SELECT rise()")?;
+    assert_eq!(other.scalar("SELECT current_user")?, "bench");
+    assert_ne!(other.scalar("SELECT pg_backend_pid()")?, pid);
+    Ok(())
+}

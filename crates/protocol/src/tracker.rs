@@ -197,6 +197,12 @@ impl Tracker {
         self.pushes.front().copied()
     }
 
+    /// Whose message the next reply answers; what comes unasked is the client's.
+    #[must_use]
+    pub fn next_owner(&self) -> Owner {
+        self.front().map_or(Owner::Client, |(_, owner)| owner)
+    }
+
     /// A Query of ours failed; said once.
     pub fn setup_failed(&mut self) -> bool {
         let before = self.events.len();

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use cluster::{Epoch, NodeId};
 use protocol::frame::backend_header;
 use protocol::message;
+use protocol::tracker::Owner;
 
 use crate::cancel::CancelKey;
 use crate::engine::Books;
@@ -85,7 +86,8 @@ impl Backend {
             let Some((message, rest)) = bytes.split_at_checked(header.len) else { return false };
             match (header.tag, message::parameter_status(message)) {
                 (b'S', Some((name, value))) => {
-                    self.books.report(&String::from_utf8_lossy(name), &String::from_utf8_lossy(value));
+                    let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
+                    self.books.report(&name, &value, Owner::Client);
                 }
                 (b'N', _) => {}
                 _ => return false,

@@ -52,6 +52,21 @@ impl Greetings {
         greeting.replace(as_a_primary_reports(parameters));
     }
 
+    /// Those of `news` that are not what servers are known to have by default.
+    #[must_use]
+    pub fn unknown_of(
+        &self,
+        database: &Arc<str>,
+        user: &Arc<str>,
+        mut news: Vec<(String, String)>,
+    ) -> Vec<(String, String)> {
+        let all = self.by_key.lock();
+        if let Some(greeting) = all.get(&(Arc::clone(database), Arc::clone(user))) {
+            news.retain(|(name, value)| greeting.parameters.get(name) != Some(value));
+        }
+        news
+    }
+
     /// The parameters to tell a client with `settings`, and the shared copy of these; `None` when a
     /// backend must be asked.
     #[must_use]
@@ -202,12 +217,16 @@ mod tests {
             ("is_superuser", "on"),
             ("TimeZone", "Asia/Tokyo"),
         ] {
-            books.report(name, value);
+            books.report(name, value, protocol::tracker::Owner::Client);
         }
-        let news = books.take_new_defaults();
-        assert_eq!(news, [("TimeZone".to_owned(), "Asia/Tokyo".to_owned())]);
-        assert!(books.take_new_defaults().is_empty());
-        greetings.learn_defaults(&database, &user, &news);
+        let news = crate::engine::Engine::default().take_news(&mut books);
+        let pair = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+        assert_eq!(news.unset, pair("TimeZone", "Asia/Tokyo"));
+        assert_eq!(news.reset, pair("DateStyle", "German, DMY"), "set anew by nothing that is seen");
+        assert!(!books.has_reported());
+        assert_eq!(greetings.unknown_of(&database, &user, pair("TimeZone", "GMT")), []);
+        assert_eq!(greetings.unknown_of(&database, &user, news.unset.clone()), news.unset);
+        greetings.learn_defaults(&database, &user, &news.unset);
         let (_, told) = greetings.get(&database, &user, &settings(&[])).unwrap();
         assert_eq!((told.get("TimeZone"), told.get("DateStyle")), (Some("Asia/Tokyo"), Some("ISO, MDY")));
     }

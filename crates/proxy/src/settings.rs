@@ -70,6 +70,11 @@ impl Settings {
         self.pairs.iter().map(|(name, _)| name.as_str()).find(|name| !is_parameter_name(name))
     }
 
+    /// `name`, in any case, gets that value.
+    pub fn set(&mut self, name: &str, value: String) {
+        self.put(name.to_ascii_lowercase(), Setting::Value(value));
+    }
+
     fn put(&mut self, name: String, setting: Setting) {
         match self.pairs.binary_search_by(|(known, _)| known.cmp(&name)) {
             Ok(at) => {
@@ -178,7 +183,7 @@ fn push_setting(sql: &mut String, name: &str, setting: &Setting) {
 }
 
 /// A text as an SQL literal that means the same whatever `standard_conforming_strings` is.
-struct Literal<'a>(&'a str);
+pub(crate) struct Literal<'a>(pub(crate) &'a str);
 
 impl std::fmt::Display for Literal<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -30,6 +30,7 @@ use crate::stream::Stream;
 use crate::tls::NodeTls;
 pub use error::{ConnectError, ServerError};
 pub(crate) use handshake::nonce;
+pub(crate) use simple::row;
 pub use simple::{QueryError, Rows, query, query_large, query_telling, query_with};
 
 /// Where a node listens.

@@ -176,7 +176,8 @@ async fn answer(
     }
 }
 
-fn row(mut body: Bytes) -> Option<Vec<Option<String>>> {
+/// The values of a DataRow's body; `None` when it is none.
+pub(crate) fn row(mut body: Bytes) -> Option<Vec<Option<String>>> {
     let count = body.try_get_u16().ok()?;
     let mut values = Vec::new();
     for _ in 0..count {

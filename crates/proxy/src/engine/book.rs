@@ -57,6 +57,8 @@ pub(super) struct SettingsBook {
     discarded: bool,
     /// What the backend has is not known.
     in_doubt: bool,
+    /// What the client has set on this backend; `None` stands for all.
+    changed: Vec<Option<String>>,
 }
 
 impl SettingsBook {
@@ -78,6 +80,22 @@ impl SettingsBook {
         self.end_transaction();
         (self.failed, self.discarded, self.in_doubt) = (false, false, false);
         self.answer = None;
+        self.changed.clear();
+    }
+
+    /// The client has set the parameter `name` (in lower case) since it has this backend.
+    pub(super) fn has_changed(&self, name: &str) -> bool {
+        self.changed.iter().any(|changed| changed.as_deref().is_none_or(|changed| changed == name))
+    }
+
+    /// Values that statements of the client have set without a sign of it.
+    pub(super) fn adopt(&mut self, values: Vec<(String, String)>, backend: &mut Arc<Settings>) {
+        let mut client = (*self.client).clone();
+        for (name, value) in values {
+            client.set(&name, value);
+        }
+        self.client = Arc::new(client);
+        *backend = Arc::clone(&self.client);
     }
 
     /// The backend is nobody else's any more.
@@ -207,6 +225,7 @@ impl SettingsBook {
     pub(super) fn discard(&mut self, backend: &mut Arc<Settings>) {
         self.end_transaction();
         self.discarded = true;
+        self.changed.push(None);
         self.pins.clear();
         self.client = Arc::clone(&self.startup);
         *backend = Arc::clone(&self.startup);
@@ -282,6 +301,10 @@ impl SettingsBook {
         }
         let now = self.now();
         self.at_begin.get_or_insert(now);
+        self.changed.extend(changes.iter().map(|change| match change {
+            Change::Set { name, .. } | Change::Reset { name } => Some(name.clone()),
+            Change::ResetAll => None,
+        }));
         let mut client = (*self.client).clone();
         changes.iter().for_each(|change| client.change(change, &self.startup));
         self.client = Arc::new(client);

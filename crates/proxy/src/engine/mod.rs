@@ -8,6 +8,7 @@
 //! standby must not get; the books change in the order of forwarding. No sockets, no clock.
 
 mod book;
+mod books;
 mod client;
 mod early;
 mod follow;
@@ -36,6 +37,7 @@ use protocol::sqlstate::SqlState;
 use protocol::tracker::{Push, Tracker};
 use router::{Changes, PinReason, TxControl, Verdict};
 
+pub use books::{Books, News};
 pub use client::ClientOuts;
 pub use early::is_early;
 pub use kept::Kept;
@@ -45,7 +47,6 @@ pub use server::ServerStep;
 
 use crate::buffer::Buf;
 use crate::out::Out;
-use crate::prepared::Prepared;
 use crate::settings::{Parameters, Settings};
 use crate::statements::{ClientStatements, Schema, Statement, StatementCache};
 
@@ -118,42 +119,6 @@ impl Env<'_> {
     #[must_use]
     pub fn verdict(&self, statement: &Statement) -> Verdict {
         statement.verdict_under(self.generation, self.classify)
-    }
-}
-
-/// What a backend carries between its users.
-#[derive(Debug, Default)]
-pub struct Books {
-    /// The statements it holds.
-    pub prepared: Prepared,
-    /// The settings it was brought to.
-    pub settings: Arc<Settings>,
-    /// What it reported.
-    pub parameters: Parameters,
-    /// Of which of them it reported another value lately.
-    pub reported: Vec<String>,
-    /// Whose values of sequences it remembers.
-    pub remembers: Remembers,
-}
-
-impl Books {
-    /// The server reported a parameter.
-    pub fn report(&mut self, name: &str, value: &str) {
-        if self.parameters.get(name) != Some(value) {
-            self.parameters.set(name, value);
-            if !self.reported.iter().any(|known| known == name) {
-                self.reported.push(name.to_owned());
-            }
-        }
-    }
-
-    /// The parameters that have other values than before and that no setting of a client is behind: what the server
-    /// does by default has changed.
-    pub fn take_new_defaults(&mut self) -> Vec<(String, String)> {
-        let Self { settings, parameters, reported, .. } = self;
-        let by_default = |name: &String| settings.is_silent_on(&name.to_ascii_lowercase());
-        let value = |name: String| parameters.get(&name).map(|value| (name.clone(), value.to_owned()));
-        reported.drain(..).filter(by_default).filter_map(value).collect()
     }
 }
 
@@ -322,6 +287,16 @@ impl Engine {
             self.settings.pins.clear();
         }
         ignored
+    }
+
+    /// Values that the client's statements have given to parameters unseen are its settings, and the backend has them.
+    pub fn adopt(&mut self, values: Vec<(String, String)>, books: &mut Books) {
+        self.settings.adopt(values, &mut books.settings);
+    }
+
+    /// What `books` report of parameters that nothing followed is behind.
+    pub fn take_news(&self, books: &mut Books) -> News {
+        books.take_news(|name| self.settings.has_changed(name))
     }
 
     /// What becomes of state that cannot be moved from now on.

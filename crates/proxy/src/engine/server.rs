@@ -5,7 +5,7 @@ use protocol::error::{ErrorView, PgError, Severity};
 use protocol::frame::{HEADER_LEN, Header, backend_header};
 use protocol::message::{self, TxStatus};
 use protocol::sqlstate::SqlState;
-use protocol::tracker::{Fate, Push};
+use protocol::tracker::{Fate, Owner, Push};
 use router::Changes;
 
 use super::follow::Chased;
@@ -73,6 +73,9 @@ impl Engine {
             self.begin_chase(push, books);
             if self.stand_in.is_pending() {
                 fate = self.settle_stand_in((header.tag, fate), message, (books, watch), out);
+            }
+            if header.tag == b'S' {
+                report(books, message, self.tracker.next_owner());
             }
             let failed = self.look_into((header.tag, push), message, books, watch);
             match self.chased(header.tag, push, books) {
@@ -169,11 +172,6 @@ impl Engine {
         match tag {
             b'D' if self.wants_row(message.len()) => self.settings.row(pins::truth(message)),
             b'C' => self.on_tag(message, books),
-            b'S' => {
-                if let Some((name, value)) = message::parameter_status(message) {
-                    books.report(&String::from_utf8_lossy(name), &String::from_utf8_lossy(value));
-                }
-            }
             b'Z' => self.on_ready(watch),
             b'N' => self.on_notice(message),
             b'E' if self.stand_in.is_stale() => {}
@@ -269,6 +267,13 @@ impl Engine {
         }
         let ours = self.tracker.setup_failed();
         ours.then(|| view.to_error())
+    }
+}
+
+/// The server reports a parameter, in answer to a message of `owner`.
+fn report(books: &mut Books, message: &[u8], owner: Owner) {
+    if let Some((name, value)) = message::parameter_status(message) {
+        books.report(&String::from_utf8_lossy(name), &String::from_utf8_lossy(value), owner);
     }
 }
 

@@ -23,6 +23,7 @@ mod held;
 mod hold;
 mod lazy;
 mod lazy_batch;
+mod learn;
 mod limits;
 mod local;
 mod own;

@@ -10,12 +10,14 @@ use protocol::error::{ErrorView, PgError};
 use protocol::frame::{HEADER_LEN, backend_header};
 use protocol::message;
 use protocol::sqlstate::SqlState;
+use protocol::tracker::Owner;
 use router::PinReason;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::Session;
 use crate::backend::Backend;
 use crate::cancel::CANCEL_TIMEOUT;
+use crate::connect::{Rows, row};
 use crate::engine::{Remembers, put_query};
 use crate::registry::{Flag, Unbound};
 use config::PoolMode;
@@ -65,7 +67,13 @@ impl Session {
         if let Some(ignored) = self.engine.take_ignored_state() {
             return Box::pin(self.lose_state(backend, ignored)).await;
         }
-        self.pass_back(backend);
+        match self.learn(&mut backend).await {
+            Ok(()) => self.pass_back(backend),
+            Err(error) => {
+                tracing::debug!(node = %backend.node, error = %error, "backend closed: whose its settings are is not known");
+                backend.close();
+            }
+        }
     }
 
     /// State that would have held the session stays on nobody's backend.
@@ -106,15 +114,10 @@ impl Session {
         left.await.unwrap_or(Unbound::Doubtful)
     }
 
-    fn pass_back(&mut self, mut backend: Box<Backend>) {
+    fn pass_back(&mut self, backend: Box<Backend>) {
         let lifetime = self.config.load().server_lifetime;
         if backend.is_older_than(lifetime, Instant::now()) {
             return backend.close();
-        }
-        if !backend.books.reported.is_empty() {
-            let (database, user) = (&self.identity.database, &self.identity.user);
-            let news = backend.books.take_new_defaults();
-            self.worker.shared.greetings.learn_defaults(database, user, &news);
         }
         backend.entry.returned(backend.books.prepared.len());
         match backend.slot.pool().cloned() {
@@ -143,7 +146,11 @@ impl Session {
     /// A client of session pooling leaves: its backends forget it.
     pub(super) async fn reset_kept(&mut self) {
         for mut backend in std::mem::take(&mut self.kept) {
-            match reset(&mut backend).await {
+            let forgotten = match reset(&mut backend).await {
+                Ok(()) => self.learn(&mut backend).await,
+                failed => failed,
+            };
+            match forgotten {
                 Ok(()) => self.pass_back(backend),
                 Err(error) => {
                     tracing::debug!(node = %backend.node, error = %error, "backend not reset, closed")
@@ -164,11 +171,17 @@ async fn reset(backend: &mut Backend) -> Result<(), ExchangeError> {
 
 /// Runs a statement of ours on a backend that is idle, outside of a transaction.
 pub(super) async fn exchange(backend: &mut Backend, sql: &[u8]) -> Result<(), ExchangeError> {
+    ask(backend, sql).await.map(|_rows| ())
+}
+
+/// As [`exchange`]; the rows of the answer.
+pub(super) async fn ask(backend: &mut Backend, sql: &[u8]) -> Result<Rows, ExchangeError> {
     let timed = tokio::time::timeout(EXCHANGE_TIMEOUT, converse(backend, sql)).await;
     timed.unwrap_or_else(|_| Err(ExchangeError::Lost(std::io::ErrorKind::TimedOut.into())))
 }
 
-async fn converse(backend: &mut Backend, sql: &[u8]) -> Result<(), ExchangeError> {
+async fn converse(backend: &mut Backend, sql: &[u8]) -> Result<Rows, ExchangeError> {
+    let mut rows = Rows::new();
     let mut bytes = bytes::BytesMut::new();
     put_query(&mut bytes, sql);
     backend.stream.write_all(&bytes).await.map_err(ExchangeError::Lost)?;
@@ -179,14 +192,15 @@ async fn converse(backend: &mut Backend, sql: &[u8]) -> Result<(), ExchangeError
         while let Some(header) = next_header(&bytes)? {
             let message = bytes.split_to(header);
             match message.first() {
-                Some(b'Z') => return refused.map_or(Ok(()), |error| Err(ExchangeError::Server(error))),
+                Some(b'Z') => return refused.map_or(Ok(rows), |error| Err(ExchangeError::Server(error))),
+                Some(b'D') => rows.extend(row(message.freeze().slice(HEADER_LEN..))),
                 Some(b'E') => {
                     refused = Some(ErrorView::parse(message.get(HEADER_LEN..).unwrap_or_default()).to_error())
                 }
                 Some(b'S') => {
                     if let Some((name, value)) = message::parameter_status(&message) {
                         let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
-                        backend.books.report(&name, &value);
+                        backend.books.report(&name, &value, Owner::Ours);
                     }
                 }
                 _ => {}
