@@ -229,6 +229,15 @@ fn ad_07_pause_tells_how_far_it_is_and_can_be_cancelled() -> Result<()> {
     let paused =
         |row: &std::collections::BTreeMap<String, String>| row["name"] == "bench" && row["paused"] == "1";
     ensure!(weir.admin("SHOW DATABASES")?.iter().any(paused), "not paused any more");
+    // Who hangs up in the middle of waiting is gone, and pauses nobody for ever.
+    let mut hasty = console(&weir)?;
+    hasty.send(&msgs().Q("PAUSE bench"))?;
+    let consoles = || {
+        weir.admin("SHOW CLIENTS").map(|rows| rows.iter().filter(|row| row["database"] == "pgweir").count())
+    };
+    ensure!(eventually(LIMIT, || consoles().is_ok_and(|count| count == 3)), "{:?}", consoles());
+    hasty.reset()?;
+    ensure!(eventually(LIMIT, || consoles().is_ok_and(|count| count == 2)), "{:?}", consoles());
     admin.simple("RESUME bench")?;
     inside.simple("COMMIT")?;
     assert_eq!(admin.scalar("SHOW VERSION")?.split(' ').next(), Some("pgweir"));

@@ -177,14 +177,15 @@ impl ConsoleSession<'_> {
         let mut running = self.console.run(&self.caller, sql);
         let mut told = String::new();
         loop {
-            let step = tokio::time::timeout(TELL_EVERY, until_asked_to_end(entry, &mut running)).await;
-            match step {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(Flag::Cancel)) => return Ok(Err(cancelled())),
-                Ok(Err(_)) => {
+            let step = next_step(entry, &mut running, &mut self.stream, &mut self.read);
+            match tokio::time::timeout(TELL_EVERY, step).await {
+                Ok(Step::Answer(answer)) => return Ok(answer),
+                Ok(Step::Flag(Flag::Cancel)) => return Ok(Err(cancelled())),
+                Ok(Step::Flag(_)) => {
                     write_error(&mut self.out, &goodbye());
                     return Err(Left);
                 }
+                Ok(Step::Left) => return Err(Left),
                 Err(_) => {}
             }
             let Some(line) = self.console.progress(&self.caller, sql).filter(|line| *line != told) else {
@@ -201,21 +202,43 @@ impl ConsoleSession<'_> {
 /// The session is over in the middle of a statement.
 struct Left;
 
-/// The statement's answer, or what the session was asked for first. What it has begun goes on without it.
-async fn until_asked_to_end(
+/// What ends the wait for a statement.
+enum Step {
+    /// Its answer.
+    Answer(Result<Answer, PgError>),
+    /// What the session was asked for first. What the statement has begun goes on without it.
+    Flag(Flag),
+    /// The client is gone.
+    Left,
+}
+
+/// Reads what the client sends meanwhile, as much as a message may be long; ends when it is gone.
+async fn ahead(stream: &mut Stream, read: &mut BytesMut) {
+    while read.len() < MESSAGE_LIMIT {
+        if !matches!(stream.read_buf(read).await, Ok(1..)) {
+            return;
+        }
+    }
+    std::future::pending().await
+}
+
+async fn next_step(
     entry: &ClientEntry,
     running: &mut Pending<'_>,
-) -> Result<Result<Answer, PgError>, Flag> {
+    stream: &mut Stream,
+    read: &mut BytesMut,
+) -> Step {
+    let mut gone = std::pin::pin!(ahead(stream, read));
     std::future::poll_fn(|cx| {
         // The answer goes first: who asks for a shutdown hears that it has begun.
         if let Poll::Ready(answer) = running.as_mut().poll(cx) {
-            return Poll::Ready(Ok(answer));
+            return Poll::Ready(Step::Answer(answer));
         }
         let asked = [Flag::Kill, Flag::Drain, Flag::Cancel];
-        match asked.into_iter().find(|flag| entry.is_raised(*flag, cx)) {
-            Some(flag) => Poll::Ready(Err(flag)),
-            None => Poll::Pending,
+        if let Some(flag) = asked.into_iter().find(|flag| entry.is_raised(*flag, cx)) {
+            return Poll::Ready(Step::Flag(flag));
         }
+        gone.as_mut().poll(cx).map(|()| Step::Left)
     })
     .await
 }
