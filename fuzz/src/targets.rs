@@ -141,7 +141,7 @@ fn frames(input: &[u8]) {
 fn messages(input: &[u8]) {
     use protocol::message;
     let _ = message::query_text(input);
-    let _ = message::query_is_well_formed(input);
+    let _ = message::only_query_text(input);
     let _ = message::parse(input);
     let _ = message::object(input);
     let _ = message::parameter_status(input);

@@ -39,10 +39,10 @@ pub fn query_text(message: &[u8]) -> Option<&[u8]> {
     cstr(message.get(HEADER_LEN..)?).map(|(text, _)| text)
 }
 
-/// Whether a whole Query message has exactly one terminator, at its end.
+/// The same, where the message has exactly one terminator, at its end.
 #[must_use]
-pub fn query_is_well_formed(message: &[u8]) -> bool {
-    message.get(HEADER_LEN..).and_then(cstr).is_some_and(|(_, rest)| rest.is_empty())
+pub fn only_query_text(message: &[u8]) -> Option<&[u8]> {
+    cstr(message.get(HEADER_LEN..)?).and_then(|(text, rest)| rest.is_empty().then_some(text))
 }
 
 /// A whole Parse message.
@@ -272,7 +272,8 @@ mod tests {
         assert_eq!(command_tag(&message(b'C', b"SELECT 1\0")), Some(&b"SELECT 1"[..]));
         assert_eq!(ready_status(&message(b'Z', b"E")), Some(TxStatus::Failed));
         assert_eq!(ready_status(&message(b'Z', b"?")), None);
-        assert!(query_is_well_formed(&message(b'Q', b"a\0")));
-        assert!(!query_is_well_formed(&message(b'Q', b"a\0b\0")));
+        assert_eq!(only_query_text(&message(b'Q', b"a\0")), Some(&b"a"[..]));
+        assert_eq!(only_query_text(&message(b'Q', b"a\0b\0")), None);
+        assert_eq!(query_text(&message(b'Q', b"a\0b\0")), Some(&b"a"[..]));
     }
 }

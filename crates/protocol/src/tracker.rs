@@ -105,9 +105,8 @@ pub struct Desync {
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Tracker {
-    queue: VecDeque<Entry>,
-    /// By entry of `queue`: which push it was.
-    pushes: VecDeque<Push>,
+    /// With each entry, which push it was.
+    queue: VecDeque<(Entry, Push)>,
     last_push: Push,
     events: Vec<Event>,
     status: TxStatus,
@@ -182,7 +181,7 @@ impl Tracker {
     #[must_use]
     pub fn ends_owed(&self) -> usize {
         let end = |entry: &&Entry| matches!(entry, Entry::Ask(Ask::Sync | Ask::Query | Ask::FunctionCall, _));
-        self.queue.iter().filter(end).count()
+        self.queue.iter().map(|(entry, _)| entry).filter(end).count()
     }
 
     /// The message that was pushed last.
@@ -194,7 +193,7 @@ impl Tracker {
     /// The message whose replies come next.
     #[must_use]
     pub fn next_push(&self) -> Option<Push> {
-        self.pushes.front().copied()
+        self.queue.front().map(|(_, push)| *push)
     }
 
     /// Whose message the next reply answers; what comes unasked is the client's.
@@ -295,23 +294,20 @@ impl Tracker {
     }
 
     fn enqueue(&mut self, entry: Entry) {
-        self.queue.push_back(entry);
-        self.pushes.push_back(self.last_push);
+        self.queue.push_back((entry, self.last_push));
     }
 
     fn dequeue(&mut self) {
         self.queue.pop_front();
-        self.pushes.pop_front();
     }
 
     fn remove_second(&mut self) -> Option<Entry> {
-        self.pushes.remove(1);
-        self.queue.remove(1)
+        self.queue.remove(1).map(|(entry, _)| entry)
     }
 
     fn front(&self) -> Option<(Ask, Owner)> {
         match self.queue.front() {
-            Some(Entry::Ask(ask, owner)) => Some((*ask, *owner)),
+            Some((Entry::Ask(ask, owner), _)) => Some((*ask, *owner)),
             _ => None,
         }
     }
@@ -409,15 +405,14 @@ impl Tracker {
             return;
         }
         for _ in 0..std::mem::take(&mut self.in_copy_asks) {
-            self.queue.insert(1, Entry::Ask(Ask::Sync, Owner::Client));
-            self.pushes.insert(1, self.last_push);
+            self.queue.insert(1, (Entry::Ask(Ask::Sync, Owner::Client), self.last_push));
         }
         self.recount();
     }
 
     fn skip_until_sync(&mut self) {
         self.described = false;
-        while let Some(&entry) = self.queue.front() {
+        while let Some(&(entry, _)) = self.queue.front() {
             if matches!(entry, Entry::Ask(Ask::Sync, _)) {
                 return;
             }
@@ -458,7 +453,7 @@ impl Tracker {
 
     /// Syncs may have been taken out or back: look again whether one closes the batch.
     fn recount(&mut self) {
-        let last = self.queue.iter().rev().find(|entry| **entry != Entry::CopyEnd);
+        let last = self.queue.iter().map(|(entry, _)| entry).rfind(|entry| **entry != Entry::CopyEnd);
         let closed = matches!(last, Some(Entry::Ask(Ask::Sync | Ask::Query | Ask::FunctionCall, _)));
         self.unsynced = !closed;
     }
@@ -473,7 +468,7 @@ impl Tracker {
 
     /// Ends of a COPY that never began are ignored by the server, without a reply.
     fn drop_copy_ends(&mut self) {
-        while self.queue.front() == Some(&Entry::CopyEnd) {
+        while matches!(self.queue.front(), Some((Entry::CopyEnd, _))) {
             self.dequeue();
         }
     }

@@ -28,7 +28,7 @@ pub struct Backend {
     /// What it carries.
     pub books: Books,
     /// How to cancel it.
-    pub key: CancelKey,
+    pub key: Arc<CancelKey>,
     /// Whose it is.
     pub node: NodeId,
     /// The epoch of the node when the connection was made.

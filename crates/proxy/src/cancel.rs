@@ -91,13 +91,13 @@ pub(crate) struct Line {
 /// A request that is being sent on; dropping it lets the backend go.
 #[derive(Debug)]
 pub struct CancelOnItsWay {
-    key: CancelKey,
+    key: Arc<CancelKey>,
     number: u64,
     client: Arc<ClientEntry>,
 }
 
 impl CancelOnItsWay {
-    pub(crate) fn new(key: CancelKey, client: Arc<ClientEntry>) -> Self {
+    pub(crate) fn new(key: Arc<CancelKey>, client: Arc<ClientEntry>) -> Self {
         let number = client.line().asked.fetch_add(1, Ordering::AcqRel) + 1;
         Self { key, number, client }
     }

@@ -25,15 +25,17 @@ impl Lease {
     /// Whether the backend must be let go of at once.
     #[must_use]
     pub fn is_fenced(&self, topology: &Topology) -> bool {
-        topology.nodes.iter().find(|node| self.is_on(node)).is_some_and(|node| {
-            let demoted = self.role == Role::Primary && node.role != Role::Primary;
-            demoted || matches!(node.state, NodeState::Down | NodeState::Quarantine)
-        })
+        is_fenced(&self.address, self.role, topology)
     }
+}
 
-    fn is_on(&self, node: &Node) -> bool {
-        node.port == self.address.port && *node.hostname == *self.address.hostname
-    }
+/// Whether a backend of the server at `address`, which was taken for one of that role, must be let go of at once.
+pub(crate) fn is_fenced(address: &NodeAddress, role: Role, topology: &Topology) -> bool {
+    let is_there = |node: &&Node| node.port == address.port && *node.hostname == *address.hostname;
+    topology.nodes.iter().find(is_there).is_some_and(|node| {
+        let demoted = role == Role::Primary && node.role != Role::Primary;
+        demoted || matches!(node.state, NodeState::Down | NodeState::Quarantine)
+    })
 }
 
 /// Runs for ever, on the control plane.

@@ -20,6 +20,7 @@ pub mod fence;
 pub mod gates;
 pub mod greeting;
 mod habits;
+mod hash;
 mod janitor;
 mod last_write;
 pub mod listener;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cluster::NodeId;
+use cluster::{NodeId, Topology};
 use parking_lot::RwLock;
-use router::PeakEwma;
+use router::{Choice, PeakEwma, Picker};
 
 use crate::cancel::Desk;
 
@@ -63,6 +63,24 @@ impl NodeLoad {
         self.latency.store(next.to_bits(), Ordering::Relaxed);
     }
 
+    /// Pieces of work now.
+    #[must_use]
+    pub fn outstanding(&self) -> u32 {
+        self.outstanding.load(Ordering::Relaxed)
+    }
+
+    /// Connections now.
+    #[must_use]
+    pub fn connections(&self) -> u32 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// How long it takes to answer (seconds); 0 when that is not known.
+    #[must_use]
+    pub fn latency(&self) -> f64 {
+        self.latency_now().seconds()
+    }
+
     fn latency_now(&self) -> PeakEwma {
         PeakEwma::from_bits(self.latency.load(Ordering::Relaxed))
     }
@@ -106,43 +124,91 @@ impl Loads {
         }
         nodes.get(node.index()).map(Arc::clone).unwrap_or_default()
     }
+}
 
-    fn read(&self, node: NodeId, what: What) -> u32 {
-        self.nodes.read().get(node.index()).map_or(0, |load| load.counter(what).load(Ordering::Relaxed))
+/// A worker's picker, with the burdens of the nodes at hand: choosing one locks nothing that other workers use.
+#[derive(Debug)]
+pub(crate) struct Balancer {
+    picker: Picker,
+    burdens: Burdens,
+}
+
+/// By the nodes' index; a burden that was made once is the same for good.
+#[derive(Debug, Default)]
+struct Burdens(Vec<Arc<NodeLoad>>);
+
+impl Balancer {
+    /// One whose choices follow from the seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { picker: Picker::new(seed), burdens: Burdens::default() }
+    }
+
+    /// As [`Picker::pick`], by the burdens of `loads`.
+    pub(crate) fn pick(&mut self, topology: &Topology, choice: &Choice<'_>, loads: &Loads) -> Option<NodeId> {
+        for node in topology.nodes.iter().skip(self.burdens.0.len()) {
+            self.burdens.0.push(loads.node(node.id));
+        }
+        self.picker.pick(topology, choice, &self.burdens)
     }
 }
 
-impl router::Loads for Loads {
+impl router::Loads for Burdens {
     fn outstanding(&self, node: NodeId) -> u32 {
-        self.read(node, What::Outstanding)
+        self.0.get(node.index()).map_or(0, |load| load.outstanding())
     }
 
     fn connections(&self, node: NodeId) -> u32 {
-        self.read(node, What::Connection)
+        self.0.get(node.index()).map_or(0, |load| load.connections())
     }
 
     fn latency(&self, node: NodeId) -> f64 {
-        self.nodes.read().get(node.index()).map_or(0.0, |load| load.latency_now().seconds())
+        self.0.get(node.index()).map_or(0.0, |load| load.latency())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use router::Loads as _;
 
     #[test]
     fn counts_until_dropped() {
         let loads = Loads::default();
         let work = loads.node(NodeId(1)).work();
         let connection = loads.node(NodeId(1)).connection();
-        assert_eq!(
-            (loads.outstanding(NodeId(1)), loads.connections(NodeId(1)), loads.outstanding(NodeId(0))),
-            (1, 1, 0)
-        );
+        let counts = |node| (loads.node(NodeId(node)).outstanding(), loads.node(NodeId(node)).connections());
+        assert_eq!((counts(1), counts(0)), ((1, 1), (0, 0)));
         work.node().answered(Duration::from_millis(3));
-        assert!((loads.latency(NodeId(1)) - 0.003).abs() < 1e-9 && loads.latency(NodeId(0)) == 0.0);
+        let latency = |node| loads.node(NodeId(node)).latency();
+        assert!((latency(1) - 0.003).abs() < 1e-9 && latency(0) == 0.0);
         drop((work, connection));
-        assert_eq!((loads.outstanding(NodeId(1)), loads.connections(NodeId(1))), (0, 0));
+        assert_eq!(counts(1), (0, 0));
+    }
+
+    #[test]
+    fn a_balancer_sees_burdens_of_nodes_that_come_later() {
+        let (loads, mut balancer) = (Loads::default(), Balancer::new(1));
+        let node = |id| cluster::Node {
+            id: NodeId(id),
+            hostname: "h".into(),
+            port: 1,
+            weight: 1.0,
+            state: cluster::NodeState::Up,
+            role: cluster::Role::Standby,
+            changed_epoch: cluster::Epoch(0),
+            changed_at: cluster::Moment::default(),
+            replay_lag: None,
+        };
+        let choice = Choice {
+            target: router::Target::Standby,
+            algorithm: router::Algorithm::LeastOutstanding,
+            exclude: &[],
+            now: cluster::Moment::default(),
+            slow_start: Duration::ZERO,
+        };
+        let one = Topology { nodes: vec![node(0)], ..Topology::default() };
+        assert_eq!(balancer.pick(&one, &choice, &loads), Some(NodeId(0)));
+        let two = Topology { nodes: vec![node(0), node(1)], ..one };
+        let _work: Vec<_> = (0..9).map(|_| loads.node(NodeId(1)).work()).collect();
+        assert_eq!(balancer.pick(&two, &choice, &loads), Some(NodeId(0)), "the other is busy");
     }
 }

@@ -90,13 +90,13 @@ pub(crate) fn open(
         if let Some(pool) = slot.pool() {
             pool.has_opened(Arc::clone(&who));
         }
-        let key = CancelKey {
+        let key = Arc::new(CancelKey {
             node: id,
             address: options.address,
             pid: connected.backend_pid,
             secret: connected.secret.into(),
             tls: connected.stream.tls().map(|_| options.tls),
-        };
+        });
         let now = Instant::now();
         Ok(Box::new(Backend {
             stream: connected.stream,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use cluster::NodeId;
+use cluster::{Node, NodeId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
@@ -205,9 +205,15 @@ impl Pool {
         Acquired::Queued(Waiting { pool: Arc::clone(self), number, receiver })
     }
 
+    /// Whether its backends are those of `node`, where that is now.
+    #[must_use]
+    pub fn serves(&self, node: &Node) -> bool {
+        let there = self.address.port == node.port && *self.address.hostname == *node.hostname;
+        self.key.node == node.id && there && !self.is_retired()
+    }
+
     /// Takes a backend back: to the first who waits, else to the idle ones.
     pub fn release(self: &Arc<Self>, mut backend: Box<Backend>) {
-        backend.idle_since = Instant::now();
         let yields = self.yields();
         loop {
             let mut inner = self.inner.lock();
@@ -395,6 +401,12 @@ impl Slot {
         }
     }
 
+    /// Whether it is a place of that pool.
+    #[must_use]
+    pub fn is_in(&self, pool: &Arc<Pool>) -> bool {
+        self.pool.as_ref().is_some_and(|own| Arc::ptr_eq(own, pool))
+    }
+
     /// Whose place it is.
     #[must_use]
     pub fn pool(&self) -> Option<&Arc<Pool>> {
@@ -530,17 +542,17 @@ mod tests {
 
     #[test]
     fn a_connection_burdens_its_node_until_its_place_is_free() {
-        use router::Loads as _;
         let loads = crate::load::Loads::default();
+        let node = loads.node(NodeId(0));
         let key = PoolKey { node: NodeId(0), database: "d".into(), user: "u".into() };
         let address = Arc::new(NodeAddress { hostname: "127.0.0.1".into(), port: 1 });
-        let pool = Pool::new(key, address, loads.node(NodeId(0)), 1);
+        let pool = Pool::new(key, address, Arc::clone(&node), 1);
         let mut slot = place(pool.acquire(0));
-        assert_eq!((loads.connections(NodeId(0)), pool.counts().connecting), (0, 1));
+        assert_eq!((node.connections(), pool.counts().connecting), (0, 1));
         slot.connected();
-        assert_eq!((loads.connections(NodeId(0)), pool.counts().connecting), (1, 0));
+        assert_eq!((node.connections(), pool.counts().connecting), (1, 0));
         drop(slot);
-        assert_eq!((loads.connections(NodeId(0)), pool.counts().connecting), (0, 0));
+        assert_eq!((node.connections(), pool.counts().connecting), (0, 0));
     }
 
     #[test]

@@ -2,16 +2,17 @@
 
 use std::collections::HashMap;
 
+use crate::hash::Seeded;
 use crate::statements::{StatementId, key};
 
 /// The statements that one backend holds, least recently used first out.
 #[derive(Debug, Default)]
 pub struct Prepared {
-    held: HashMap<StatementId, Held>,
+    held: HashMap<StatementId, Held, Seeded>,
     clock: u64,
     unnamed: Option<StatementId>,
     /// What it has under names of clients' own; `None` where that is not known.
-    own: HashMap<Box<[u8]>, Option<StatementId>>,
+    own: HashMap<Box<[u8]>, Option<StatementId>, Seeded>,
 }
 
 /// What is known of a statement that a backend holds.

@@ -1,5 +1,7 @@
 //! Who is here: every client and every backend, for SHOW, for cancel requests, and for the shutdown.
 
+mod doing;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -15,6 +17,7 @@ use tokio::sync::Notify;
 use crate::cancel::{CancelKey, CancelOnItsWay, Line, Secret};
 use crate::fence::Lease;
 pub use crate::server_entry::{NewServer, ServerEntry, ServerState};
+pub use doing::{ClientState, WaitsFor};
 
 /// Bytes of a client's last statement that are kept for SHOW.
 const SHOWN_STATEMENT: usize = 256;
@@ -35,37 +38,6 @@ impl std::fmt::Display for Peer {
             Self::Unix => f.write_str("local"),
         }
     }
-}
-
-/// What a client is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum ClientState {
-    /// Starting up or logging in.
-    Login,
-    /// Has no backend.
-    Idle,
-    /// Has one.
-    Active,
-    /// Waits for one.
-    Waiting,
-    /// Has its turn, inside of a transaction.
-    InTransaction,
-    /// Has its turn, and a backend that it is held to outside of transactions.
-    Held,
-}
-
-/// What a client that waits waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WaitsFor {
-    /// A backend of that node that another client has.
-    Backend(NodeId),
-    /// Its turn to connect to that node, which could not be connected to lately.
-    Turn(NodeId),
-    /// RESUME.
-    Resume,
-    /// A node that may be used.
-    Node,
 }
 
 /// Something that another task wants of a session.
@@ -131,7 +103,7 @@ pub struct Names {
 
 #[derive(Debug, Default)]
 struct CancelState {
-    key: Option<CancelKey>,
+    key: Option<Arc<CancelKey>>,
     server: Option<u64>,
     role: Role,
     on_their_way: u32,
@@ -314,6 +286,17 @@ impl ClientEntry {
         self.has(flag)
     }
 
+    /// What was asked, one bit a [`Flag`].
+    pub(crate) fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Acquire)
+    }
+
+    /// The same; the task that calls this is woken by [`ClientEntry::raise`].
+    pub(crate) fn listen(&self, cx: &std::task::Context<'_>) -> u32 {
+        self.waker.register(cx.waker());
+        self.flags()
+    }
+
     /// Whether that was asked.
     #[must_use]
     pub fn has(&self, flag: Flag) -> bool {
@@ -321,9 +304,9 @@ impl ClientEntry {
     }
 
     /// It got the backend `server`, of a node of that role.
-    pub fn bind(&self, key: &CancelKey, server: u64, role: Role) {
+    pub fn bind(&self, key: &Arc<CancelKey>, server: u64, role: Role) {
         let mut cancel = self.cancel.lock();
-        cancel.key = Some(key.clone());
+        cancel.key = Some(Arc::clone(key));
         cancel.server = Some(server);
         cancel.role = role;
         cancel.doubtful = false;

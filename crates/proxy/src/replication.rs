@@ -76,7 +76,7 @@ pub(crate) async fn run(
 /// A connection to the primary that has logged in.
 struct Begun {
     connected: Connected,
-    key: CancelKey,
+    key: Arc<CancelKey>,
     entry: Arc<ServerEntry>,
     metrics: Option<Arc<NodeMetrics>>,
     load: Counted,
@@ -114,13 +114,13 @@ async fn begin(
         metrics: metrics.clone(),
         replication: logged_in.replication,
     });
-    let key = CancelKey {
+    let key = Arc::new(CancelKey {
         node: node.id,
         address,
         pid: connected.backend_pid,
         secret: connected.secret.as_slice().into(),
         tls: connected.stream.tls().map(|_| Arc::clone(&options.tls)),
-    };
+    });
     let load = shared.loads.node(node.id).connection();
     lend(worker, registered, &key, &entry, node)?;
     Ok(Begun { connected, key, entry, metrics, load })
@@ -131,7 +131,7 @@ async fn begin(
 fn lend(
     worker: &Worker,
     registered: &Registered,
-    key: &CancelKey,
+    key: &Arc<CancelKey>,
     entry: &ServerEntry,
     node: &Node,
 ) -> Result<(), End> {
@@ -216,7 +216,7 @@ struct Relay<'a> {
     asked: Walk,
     /// How far the server is.
     said: Walk,
-    key: CancelKey,
+    key: Arc<CancelKey>,
     entry: Arc<ServerEntry>,
     metrics: Option<Arc<NodeMetrics>>,
     _load: Counted,

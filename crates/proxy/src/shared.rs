@@ -9,7 +9,7 @@ use cluster::{Freshness, Moment, Node, Observation, Topology};
 use config::Config;
 use parking_lot::Mutex;
 use protocol::console::Console;
-use router::{Classifier, ParseOptions, Picker, Verdict};
+use router::{Classifier, ParseOptions, Verdict};
 use telemetry::metrics::{Metrics, NodeMetrics};
 use telemetry::{Published, Tasks};
 
@@ -23,7 +23,7 @@ use crate::gates::Gates;
 use crate::greeting::Greetings;
 use crate::habits::Habits;
 use crate::last_write::LastWrites;
-use crate::load::Loads;
+use crate::load::{Balancer, Loads};
 use crate::lobby::Lobby;
 use crate::login::Authenticator;
 use crate::lookup::Lookups;
@@ -71,7 +71,12 @@ pub struct Deps {
 impl Deps {
     /// Now, as [`Freshness`] counts.
     pub(crate) fn now(&self) -> Moment {
-        Moment(self.started.elapsed())
+        self.moment(Instant::now())
+    }
+
+    /// That time, as [`Freshness`] counts.
+    pub(crate) fn moment(&self, at: Instant) -> Moment {
+        Moment(at.saturating_duration_since(self.started))
     }
 }
 
@@ -188,7 +193,7 @@ pub struct Worker {
     pub(crate) book: Book,
     pub(crate) digests: DigestBook,
     classifier: Mutex<Classifier>,
-    pub(crate) picker: Mutex<Picker>,
+    pub(crate) balancer: Mutex<Balancer>,
 }
 
 impl Worker {
@@ -201,7 +206,7 @@ impl Worker {
             book: Book::default(),
             digests: DigestBook::default(),
             classifier: Mutex::new(Classifier::with_seed(VERDICT_CACHE_BYTES, rand::random())),
-            picker: Mutex::new(Picker::new(rand::random())),
+            balancer: Mutex::new(Balancer::new(rand::random())),
         }
     }
 

@@ -17,6 +17,7 @@ use bytes::{BufMut, BytesMut};
 use parking_lot::Mutex;
 use router::{Effect, Verdict};
 
+use crate::hash::Seeded;
 pub use client::ClientStatements;
 
 /// The longest statement that is remembered; longer ones are refused with 54000.
@@ -162,7 +163,7 @@ pub struct Schema(u64);
 
 #[derive(Debug, Default)]
 struct Interned {
-    by_tail: HashMap<Arc<[u8]>, Arc<Statement>>,
+    by_tail: HashMap<Arc<[u8]>, Arc<Statement>, Seeded>,
     order: VecDeque<Arc<[u8]>>,
     bytes: usize,
     next: u64,

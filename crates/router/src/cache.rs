@@ -1,4 +1,4 @@
-//! The verdict cache: first word, fingerprint, then the parser.
+//! The verdict cache: letters, first word, fingerprint, then the parser.
 //!
 //! One per worker, no locks. Bounded in bytes whatever the clients send: two generations of fixed-size
 //! entries; when the young one is full it becomes the old one and the old one is dropped, so that what is
@@ -66,14 +66,24 @@ impl Classifier {
         if sql.len() > options.max_parsed_statement {
             return classify_with(sql, options, catalog);
         }
-        if let Some(verdict) = classify_direct(sql, options) {
-            return verdict;
-        }
         let generation = catalog.generation();
         let under = (generation, *options);
+        // With parameters it is likely to come again as it is.
+        if sql.contains(&b'$')
+            && let Some(verdict) = self.exact.get_text(sql, under)
+        {
+            self.hits += 1;
+            return verdict;
+        }
         let shape = if self.per_generation > 0 { Shape::of(sql) } else { None };
         if let Some(verdict) = shape.as_ref().and_then(|shape| self.exact.get(shape, under)) {
             self.hits += 1;
+            return verdict;
+        }
+        if let Some(verdict) = classify_direct(sql, options) {
+            if let Some(shape) = &shape {
+                self.exact.put(shape, under, verdict);
+            }
             return verdict;
         }
         let seed = self.seed ^ generation.rotate_left(17);

@@ -25,29 +25,77 @@ pub(crate) struct Shape {
     len: usize,
 }
 
+/// What a byte is, as far as a shape is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// It stands for itself.
+    Plain,
+    /// The same, and digits beside it are a part of something else than an integer.
+    Joins,
+    Digit,
+    /// What comments are made of.
+    Slash,
+    Star,
+    Dash,
+    /// A text with it has no shape.
+    Bars,
+}
+
+/// By byte: a text is looked at once, and most of it is plain.
+const CLASSES: [Class; 256] = {
+    let mut classes = [Class::Plain; 256];
+    let mut at = 0;
+    while at < classes.len() {
+        #[allow(
+            clippy::indexing_slicing,
+            clippy::cast_possible_truncation,
+            reason = "at compile time, below 256"
+        )]
+        {
+            classes[at] = match at as u8 {
+                b'0'..=b'9' => Class::Digit,
+                b'a'..=b'z' | b'A'..=b'Z' | b'_' | b'$' | b'.' => Class::Joins,
+                b'/' => Class::Slash,
+                b'*' => Class::Star,
+                b'-' => Class::Dash,
+                b'\'' | b'"' | b'\\' | 0x80.. | 0..=0x08 | 0x0b..=0x0c | 0x0e..=0x1f => Class::Bars,
+                _ => Class::Plain,
+            };
+        }
+        at += 1;
+    }
+    classes
+};
+
+fn class(byte: u8) -> Class {
+    CLASSES.get(usize::from(byte)).copied().unwrap_or(Class::Bars)
+}
+
 impl Shape {
     /// The shape of a text that has one.
     pub(crate) fn of(text: &[u8]) -> Option<Self> {
         let mut shape = Self { bytes: [0; MAX_TEXT], len: 0 };
-        let mut before = b' ';
-        let mut left = text.iter().copied().peekable();
-        while let Some(byte) = left.next() {
-            let put = match byte {
-                b'0'..=b'9' if !joins(before) => {
-                    while left.next_if(u8::is_ascii_digit).is_some() {}
-                    if left.peek().is_some_and(|next| joins(*next)) {
+        let mut before = Class::Plain;
+        let mut rest = text;
+        while let Some((&byte, behind)) = rest.split_first() {
+            rest = behind;
+            let class = class(byte);
+            let put = match (class, before) {
+                (Class::Digit, Class::Joins | Class::Digit) => byte,
+                (Class::Digit, _) => {
+                    let digits = rest.iter().take_while(|next| next.is_ascii_digit()).count();
+                    rest = rest.get(digits..).unwrap_or_default();
+                    if rest.first().is_some_and(|next| self::class(*next) == Class::Joins) {
                         return None;
                     }
                     INTEGER
                 }
-                b'*' if before == b'/' => return None,
-                b'-' if before == b'-' => return None,
-                b'\'' | b'"' | b'\\' | 0x80.. | 0..=0x08 | 0x0b..=0x0c | 0x0e..=0x1f => return None,
+                (Class::Bars, _) | (Class::Star, Class::Slash) | (Class::Dash, Class::Dash) => return None,
                 _ => byte,
             };
             *shape.bytes.get_mut(shape.len)? = put;
             shape.len += 1;
-            before = byte;
+            before = class;
         }
         Some(shape)
     }
@@ -57,14 +105,11 @@ impl Shape {
     }
 }
 
-/// Whether digits beside that byte are a part of something else than an integer.
-fn joins(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | b'.')
-}
-
 #[derive(Debug)]
 struct Entry {
     shape: Box<[u8]>,
+    /// No integer was left out of it: a text of that shape is the shape.
+    literal: bool,
     under: Under,
     verdict: Verdict,
 }
@@ -82,8 +127,8 @@ impl Exact {
         Self { places: Vec::new(), seed }
     }
 
-    fn place(&self, shape: &Shape) -> usize {
-        let (words, rest) = shape.bytes().as_chunks::<8>();
+    fn place(&self, shape: &[u8]) -> usize {
+        let (words, rest) = shape.as_chunks::<8>();
         let mut last = [0; 8];
         last.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
         let mix = |hash: u64, word: [u8; 8]| {
@@ -96,8 +141,17 @@ impl Exact {
 
     /// The verdict on texts of that shape, where it was last found under the same conditions.
     pub(crate) fn get(&self, shape: &Shape, under: Under) -> Option<Verdict> {
+        self.entry(shape.bytes(), under).map(|entry| entry.verdict)
+    }
+
+    /// The same for a text that is its own shape, as those with parameters are: it need not be taken.
+    pub(crate) fn get_text(&self, text: &[u8], under: Under) -> Option<Verdict> {
+        self.entry(text, under).filter(|entry| entry.literal).map(|entry| entry.verdict)
+    }
+
+    fn entry(&self, shape: &[u8], under: Under) -> Option<&Entry> {
         let entry = self.places.get(self.place(shape))?.as_ref()?;
-        (*entry.shape == *shape.bytes() && entry.under == under).then_some(entry.verdict)
+        (*entry.shape == *shape && entry.under == under).then_some(entry)
     }
 
     /// Remembers a verdict.
@@ -105,9 +159,10 @@ impl Exact {
         if self.places.is_empty() {
             self.places.resize_with(PLACES, || None);
         }
-        let place = self.place(shape);
+        let place = self.place(shape.bytes());
         if let Some(entry) = self.places.get_mut(place) {
-            *entry = Some(Entry { shape: shape.bytes().into(), under, verdict });
+            let literal = !shape.bytes().contains(&INTEGER);
+            *entry = Some(Entry { shape: shape.bytes().into(), literal, under, verdict });
         }
     }
 }
@@ -155,6 +210,15 @@ mod tests {
         exact.put(&text, (1, options), Verdict::empty());
         assert_eq!(exact.get(&text, (1, options)), Some(Verdict::empty()));
         assert_eq!(exact.get(&text, (2, options)), None);
+        assert_eq!(
+            exact.get_text(b"SELECT a FROM t WHERE b = \x01", (1, options)),
+            None,
+            "an integer is left out"
+        );
+        let own = Shape::of(b"SELECT a FROM t WHERE b = $1").unwrap();
+        exact.put(&own, (1, options), Verdict::empty());
+        assert_eq!(exact.get_text(b"SELECT a FROM t WHERE b = $1", (1, options)), Some(Verdict::empty()));
+        assert_eq!(exact.get_text(b"SELECT a FROM t WHERE b = $1", (2, options)), None);
         let other = ParseOptions { standard_conforming_strings: false, ..options };
         assert_eq!(exact.get(&text, (1, other)), None);
         assert_eq!(exact.get(&Shape::of(b"SELECT a FROM t WHERE b > 1").unwrap(), (1, options)), None);
@@ -166,7 +230,7 @@ mod tests {
         let text = |n: usize| format!("SELECT a{n} FROM t WHERE b = $1");
         let places: std::collections::BTreeSet<usize> = (0..PLACES)
             .filter_map(|n| Shape::of(text(n).as_bytes()))
-            .map(|shape| exact.place(&shape))
+            .map(|shape| exact.place(shape.bytes()))
             .collect();
         assert!(places.len() > PLACES / 2, "{} of {PLACES}", places.len());
     }

@@ -165,9 +165,12 @@ impl<'a> Walk<'a> {
         if let Some(parse) = message::parse(seen) {
             let verdict = (env.classify)(parse.sql);
             let parsed = Parsed { name: parse.name, verdict, bound: false };
-            // Most units parse one: a list of it would be an allocation a unit.
-            match self.first {
+            // Most units parse one, or one name after the other: a list of them would be an allocation a unit.
+            match &mut self.first {
                 None => self.first = Some(parsed),
+                Some(first) if first.bound && first.name == parse.name && self.others.is_empty() => {
+                    *first = parsed;
+                }
                 Some(_) => self.others.push(parsed),
             }
         }
@@ -256,9 +259,7 @@ impl<'a> Walk<'a> {
 
 /// The verdict on a whole Query message.
 pub(super) fn query_verdict(message: &[u8], env: &Env<'_>) -> Verdict {
-    match message::query_text(message) {
-        // A zero byte inside: PostgreSQL refuses it, and its view counts.
-        Some(text) if message::query_is_well_formed(message) => (env.classify)(text),
-        _ => Verdict::unparsed(Reason::Unparsed),
-    }
+    // A zero byte inside: PostgreSQL refuses it, and its view counts.
+    message::only_query_text(message)
+        .map_or_else(|| Verdict::unparsed(Reason::Unparsed), |text| (env.classify)(text))
 }

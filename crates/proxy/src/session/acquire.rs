@@ -15,7 +15,7 @@ use super::{End, Session, hold};
 use crate::backend::Backend;
 use crate::buffer::BUFFER_LEN;
 use crate::connect::ConnectError;
-use crate::fence::Lease;
+use crate::fence::{Lease, is_fenced};
 use crate::open::{OpenAs, open};
 use crate::pool::{Acquired, Grant, Pool, QuotaLimits, Waiting};
 use crate::registry::{ClientState, Flag, WaitsFor};
@@ -74,16 +74,16 @@ impl Session {
             Box::pin(self.pass_gate()).await?;
         }
         self.drop_outdated();
-        let topology = Arc::clone(self.topology.load());
+        let mut topology = Arc::clone(self.topology.load());
         if let Some(seen) = self.waits_for(&topology, target) {
             Box::pin(self.catch_up(&topology, seen)).await?;
+            topology = Arc::clone(self.topology.load());
         }
         let mut excluded = self.stale_nodes(&topology, target);
         let stale = excluded.len();
         excluded.extend_from_slice(lost);
         let mut last = None;
         for _ in 0..MAX_ATTEMPTS {
-            let topology = Arc::clone(self.topology.load());
             let Some(node) = self.pick(&topology, target, &excluded) else { break };
             let elsewhere = Elsewhere { target, excluded: &excluded };
             match self.acquire_on(node, &topology, elsewhere).await {
@@ -95,6 +95,7 @@ impl Session {
                 }
                 done => return done,
             }
+            topology = Arc::clone(self.topology.load());
         }
         let none = match target {
             Target::Primary => Refusal::NoPrimary { waited: Duration::ZERO },
@@ -125,12 +126,10 @@ impl Session {
                 return self.lend(backend, node);
             }
         }
-        let (database, user) = (&self.identity.database, &self.identity.user);
-        let config = self.config.load();
-        let limits = || (config.pool_size(database, user), QuotaLimits::of(config, database, user));
-        let pool = self.worker.shared.pool(node, &self.identity.node_database, user, &limits);
-        self.work = Some(pool.load.work());
-        let acquired = match pool.acquire(self.worker.id) {
+        let worker = self.worker.id;
+        let (work, acquired) = self.with_pool(node, |pool| (pool.load.work(), pool.acquire(worker)));
+        self.work = Some(work);
+        let acquired = match acquired {
             Acquired::Granted(Grant::Backend(backend)) => match self.usable(backend, node) {
                 Some(backend) => return self.lend(backend, node),
                 None => None,
@@ -138,10 +137,26 @@ impl Session {
             other => Some(other),
         };
         // Boxed: what is rare must not make every session larger.
-        let began = Instant::now();
+        let (pool, began) = (self.with_pool(node, Arc::clone), Instant::now());
         let pooled = Box::pin(self.pooled(acquired, &pool, node, topology, (elsewhere, began))).await;
-        self.tally.add_time(Count::WaitNanos, began.elapsed());
+        self.clock = Instant::now();
+        self.tally.add_time(Count::WaitNanos, self.clock.duration_since(began));
         self.lend(pooled?, node)
+    }
+
+    /// Does something with the pool of `node` for this client.
+    fn with_pool<T>(&mut self, node: &Node, work: impl FnOnce(&Arc<Pool>) -> T) -> T {
+        if let Some(pool) = self.pools.iter().find(|pool| pool.serves(node)) {
+            return work(pool);
+        }
+        let (database, user) = (&self.identity.database, &self.identity.user);
+        let config = self.config.get();
+        let limits = || (config.pool_size(database, user), QuotaLimits::of(config, database, user));
+        let pool = self.worker.shared.pool(node, &self.identity.node_database, user, &limits);
+        let done = work(&pool);
+        self.pools.retain(|known| known.key.node != node.id && !known.is_retired());
+        self.pools.push(pool);
+        done
     }
 
     /// The backend is the client's, unless its node went out of use meanwhile. The client is bound before it is
@@ -152,9 +167,8 @@ impl Session {
         }
         let entry = &self.client.entry;
         entry.bind(&backend.key, backend.entry.id, node.role);
-        let lease = Lease { address: Arc::clone(&backend.key.address), role: node.role };
-        backend.entry.lent(entry.id, Instant::now());
-        if lease.is_fenced(self.topology.load()) || !self.may_use(node.id) {
+        backend.entry.lent(entry.id, self.clock);
+        if is_fenced(&backend.key.address, node.role, self.topology.load()) || !self.may_use(node.id) {
             self.client.entry.unbind();
             self.work = None;
             return Err(Refusal::Gone(node.id).into());
@@ -217,7 +231,7 @@ impl Session {
                 continue;
             }
             let who = Arc::new(OpenAs::from(&self.identity));
-            let opening = Box::pin(open(&self.worker, who, self.config.load(), slot, node));
+            let opening = Box::pin(open(&self.worker, who, self.config.get(), slot, node));
             let lease = Lease { address: Arc::clone(&pool.address), role: node.role };
             let Some(opened) = self.unless_fenced(&lease, opening).await? else {
                 return Err(Refusal::Gone(node.id).into());
@@ -227,7 +241,7 @@ impl Session {
                 Err(error) => error,
             };
             // A server that is full may have room soon: a backend of ours that was closed for this one is still there.
-            let waits = error.is_full() && began.elapsed() < self.config.load().query_wait_timeout;
+            let waits = error.is_full() && began.elapsed() < self.config.get().query_wait_timeout;
             let waits = waits && !self.can_go(node, topology, elsewhere);
             let refusal = self.connect_failed(node.id, topology, error);
             if !waits {
@@ -246,7 +260,7 @@ impl Session {
     /// Waits for this session's turn to connect, which after failures comes late; false when the pool may have
     /// something free before.
     async fn has_turn(&mut self, pool: &Arc<Pool>, began: Instant) -> Result<bool, Interrupt> {
-        let last = began + self.config.load().query_wait_timeout;
+        let last = began + self.config.get().query_wait_timeout;
         loop {
             let (changed, now) = (pool.retry.changed(), Instant::now());
             let Err(turn) = pool.retry.turn(now) else { return Ok(true) };
@@ -273,7 +287,7 @@ impl Session {
     }
 
     async fn wait_for(&mut self, mut waiting: Waiting, pool: &Arc<Pool>) -> Result<Grant, Interrupt> {
-        let limit = self.config.load().query_wait_timeout;
+        let limit = self.config.get().query_wait_timeout;
         let began = Instant::now();
         self.client.entry.set_waiting(WaitsFor::Backend(pool.key.node));
         let granted = self.granted(&mut waiting, pool, limit).await;
@@ -318,7 +332,7 @@ impl Session {
         pool: &Arc<Pool>,
         limit: Duration,
     ) -> Result<Option<Option<Grant>>, Interrupt> {
-        let config = self.config.load();
+        let config = self.config.get();
         let reserve = config.reserve_pool_size(&self.identity.database, &self.identity.user);
         let patience = config.reserve_pool_timeout;
         if reserve == 0 || patience >= limit {
@@ -358,14 +372,16 @@ impl Session {
         future: impl Future<Output = T>,
     ) -> Result<T, Interrupt> {
         let mut future = pin!(future);
-        std::future::poll_fn(|cx| {
+        let done = std::future::poll_fn(|cx| {
             if self.client.entry.is_raised(Flag::Cancel, cx) {
                 self.client.entry.lower(Flag::Cancel);
                 return Poll::Ready(Err(Refusal::Cancelled.into()));
             }
             self.poll_watched(cx, future.as_mut()).map_err(Interrupt::End)
         })
-        .await
+        .await;
+        self.clock = Instant::now();
+        done
     }
 
     fn poll_watched<T>(

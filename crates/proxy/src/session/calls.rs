@@ -114,7 +114,9 @@ impl Ended {
 /// `SELECT 5`, `INSERT 0 5`: how many rows.
 fn rows_of(tag: &[u8]) -> u64 {
     let number = tag.rsplit(|byte| *byte == b' ').next().unwrap_or_default();
-    std::str::from_utf8(number).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+    let digit = |byte: &u8| byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
+    let rows = number.iter().try_fold(0_u64, |rows, byte| rows.checked_mul(10)?.checked_add(digit(byte)?));
+    rows.unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ impl Session {
         excluded: &[NodeId],
     ) -> Option<&'t Node> {
         let followed = self.followed_node();
-        let config = self.config.load();
+        let config = self.config.get();
         let (algorithm, per_session) = (algorithm(config.load_balance), !config.statement_level_load_balance);
         let slow_start = config.slow_start;
         let stays = followed.or(self.read_node.filter(|_| per_session)).filter(|_| target == Target::Read);
@@ -42,9 +42,9 @@ impl Session {
             return Some(node);
         }
         let shared = &self.worker.shared;
-        let now = shared.deps.now();
+        let now = shared.deps.moment(self.clock);
         let choice = Choice { target, algorithm, exclude: excluded, now, slow_start };
-        let id = self.worker.picker.lock().pick(topology, &choice, &shared.loads)?;
+        let id = self.worker.balancer.lock().pick(topology, &choice, &shared.loads)?;
         if target == Target::Read && excluded.is_empty() {
             self.read_node = Some(id);
         }

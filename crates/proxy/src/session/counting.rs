@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cluster::{NodeId, Observation};
+use cluster::Observation;
 use config::Config;
 use protocol::error::{PgError, Severity, write_notice};
 use protocol::message;
@@ -19,7 +19,7 @@ use super::deadline::Ordinal;
 use crate::catalog::Database;
 use crate::engine::{Habit, Passed, Watch};
 use crate::habits::Learned;
-use crate::registry::ClientEntry;
+use crate::registry::{ClientEntry, ServerEntry};
 use crate::shared::Worker;
 use crate::stats::{Count, Tally};
 
@@ -60,22 +60,19 @@ impl Talk {
     }
 }
 
-/// Whose lease it is, and of what.
+/// Whose leases they are: the same for all of a session's.
+#[derive(Clone)]
 pub(super) struct Whose {
     pub(super) client: Arc<ClientEntry>,
-    pub(super) node: NodeId,
-    /// The server's process.
-    pub(super) pid: u32,
+    pub(super) worker: Arc<Worker>,
+    pub(super) catalog: Arc<Database>,
+    pub(super) tally: Arc<Tally>,
+    pub(super) habits: Arc<Learned>,
 }
 
 /// Counts what passes.
 pub(super) struct Counting {
-    pub(super) node: Option<Arc<NodeMetrics>>,
-    worker: Arc<Worker>,
-    catalog: Arc<Database>,
-    tally: Arc<Tally>,
-    habits: Arc<Learned>,
-    whose: Whose,
+    server: Arc<ServerEntry>,
     reason: Reason,
     route: Route,
     talk: Option<Box<RefCell<Talk>>>,
@@ -88,8 +85,8 @@ pub(super) struct Counting {
 
 /// What is under way. A session lends it to its leases one after the other: in a box, because what is held over waits
 /// makes every session larger.
-#[derive(Debug)]
 pub(super) struct Running {
+    whose: Whose,
     /// When what the server owes an answer for was first sent; the answer before it came then at the latest.
     asked: Cell<Option<Instant>>,
     answered: Cell<Instant>,
@@ -105,10 +102,11 @@ pub(super) struct Running {
 }
 
 impl Running {
-    fn new() -> Self {
+    fn new(whose: Whose, now: Instant) -> Self {
         Self {
+            whose,
             asked: Cell::new(None),
-            answered: Cell::new(Instant::now()),
+            answered: Cell::new(now),
             begun: Cell::new(None),
             took: Cell::new(Duration::ZERO),
             calls: RefCell::default(),
@@ -118,9 +116,9 @@ impl Running {
     }
 
     /// As new.
-    fn renew(&mut self) {
+    fn renew(&mut self, now: Instant) {
         self.asked.set(None);
-        self.answered.set(Instant::now());
+        self.answered.set(now);
         self.begun.set(None);
         self.ended.set(0);
         self.calls.get_mut().clear();
@@ -128,24 +126,19 @@ impl Running {
 }
 
 impl Counting {
+    /// Of a lease of `server` that begins `now`; `running` is what [`Counting::into_running`] gave, or that of `whose`.
     pub(super) fn new(
-        (node, worker, catalog): (Option<Arc<NodeMetrics>>, &Arc<Worker>, &Arc<Database>),
-        (tally, habits): (&Arc<Tally>, Arc<Learned>),
-        whose: Whose,
+        server: Arc<ServerEntry>,
         (target, reason): (Target, Reason),
         (talk, read_only): (Option<Box<RefCell<Talk>>>, Option<Observation>),
-        running: Option<Box<Running>>,
+        (running, whose): (Option<Box<Running>>, impl FnOnce() -> Whose),
+        now: Instant,
     ) -> Self {
-        let mut running = running.unwrap_or_else(|| Box::new(Running::new()));
-        running.renew();
+        let mut running = running.unwrap_or_else(|| Box::new(Running::new(whose(), now)));
+        running.renew(now);
         running.read_only = read_only;
         Self {
-            node,
-            worker: Arc::clone(worker),
-            catalog: Arc::clone(catalog),
-            tally: Arc::clone(tally),
-            habits,
-            whose,
+            server,
             reason,
             route: route(target),
             talk,
@@ -156,6 +149,20 @@ impl Counting {
         }
     }
 
+    fn whose(&self) -> &Whose {
+        &self.running.whose
+    }
+
+    /// The counters of the node.
+    pub(super) fn node(&self) -> Option<&NodeMetrics> {
+        self.server.metrics().map(|metrics| &**metrics)
+    }
+
+    /// When the server answered last; when the lease began before it did.
+    pub(super) fn last_answer(&self) -> Instant {
+        self.running.answered.get()
+    }
+
     /// What the session's next lease is lent.
     pub(super) fn into_running(self) -> Box<Running> {
         self.running
@@ -164,7 +171,9 @@ impl Counting {
     /// Bytes of the client are on their way to the server.
     pub(super) fn forwarded(&self) {
         if self.running.asked.get().is_none() {
-            let now = Instant::now();
+            // What the backend was taken for goes to it at once.
+            let first = self.running.ended.get() == 0 && self.running.begun.get().is_none();
+            let now = if first { self.running.answered.get() } else { Instant::now() };
             self.running.asked.set(Some(now));
             if self.running.begun.get().is_none() {
                 self.running.begun.set(Some(now));
@@ -219,7 +228,7 @@ impl Counting {
         let talk = &mut *talk.borrow_mut();
         let mut text = shown(sql.unwrap_or_default());
         let bound = std::mem::take(&mut talk.bound);
-        let Whose { client, node, pid, .. } = &self.whose;
+        let (client, node, pid) = (self.whose().client.id, self.server.node, self.server.pid);
         if talk.notice {
             let words = format!("DB node id: {node} statement: {text}");
             talk.notices.push(PgError::notice(words));
@@ -228,7 +237,7 @@ impl Counting {
             text.push_str(&bound);
         }
         if talk.log {
-            tracing::info!(client = client.id, node = node.0, pid, statement = text, "statement sent");
+            tracing::info!(client, node = node.0, pid, statement = text, "statement sent");
         }
         if talk.slow.is_some() {
             let running = &mut talk.running;
@@ -246,19 +255,19 @@ impl Counting {
         self.running.answered.set(now);
         let took = now.duration_since(asked);
         self.running.took.set(took);
-        self.tally.add(Count::Queries, 1);
-        self.tally.add_time(Count::QueryNanos, took);
-        if let Some(node) = &self.node {
-            node.latency.observe(self.route, self.worker.id, took);
+        self.whose().tally.add(Count::Queries, 1);
+        self.whose().tally.add_time(Count::QueryNanos, took);
+        if let Some(node) = self.node() {
+            node.latency.observe(self.route, self.whose().worker.id, took);
         }
         if let Some(talk) = &self.talk {
             let talk = &mut *talk.borrow_mut();
             let text = std::mem::take(&mut talk.running);
             if talk.slow.is_some_and(|limit| took >= limit) {
-                let Whose { client, node, pid, .. } = &self.whose;
+                let (client, node, pid) = (self.whose().client.id, self.server.node, self.server.pid);
                 let (text, reason) = (String::from_utf8_lossy(&text), self.reason.as_str());
                 let duration_ms = took.as_secs_f64() * 1000.0;
-                tracing::info!(client = client.id, node = node.0, pid, reason, duration_ms, statement = %text, "slow statement");
+                tracing::info!(client, node = node.0, pid, reason, duration_ms, statement = %text, "slow statement");
             }
         }
     }
@@ -269,13 +278,14 @@ impl Watch for Counting {
         self.wrote.set(self.wrote.get() | (verdict.access == Access::Write));
         self.read.set(self.read.get() | (verdict.access != Access::Neutral));
         self.listens.set(self.listens.get() | (verdict.pin == Some(PinReason::Listen)));
-        if let Some(node) = &self.node {
+        if let Some(node) = self.node() {
             node.statement(kind(verdict), self.reason as usize);
         }
         if let Some(sql) = sql {
-            self.whose.client.set_statement(sql);
+            self.whose().client.set_statement(sql);
         }
-        let place = (verdict.print != 0).then(|| self.worker.digests.place(verdict.print, sql)).flatten();
+        let place =
+            (verdict.print != 0).then(|| self.whose().worker.digests.place(verdict.print, sql)).flatten();
         self.running.calls.borrow_mut().told(place);
         self.speak(sql);
     }
@@ -286,7 +296,7 @@ impl Watch for Counting {
 
     fn answered(&self, push: Push, message: &[u8], bytes: u64) {
         let mut calls = self.running.calls.borrow_mut();
-        let mut count = |ended: Ended| ended.count(&self.worker.digests, self.route, self.reason);
+        let mut count = |ended: Ended| ended.count(&self.whose().worker.digests, self.route, self.reason);
         if message.first() == Some(&b'Z') {
             return calls.ready(push, self.running.took.get(), &mut count);
         }
@@ -295,9 +305,9 @@ impl Watch for Counting {
 
     fn passed(&self, what: Passed) {
         match what {
-            Passed::ClientParse => self.tally.add(Count::ClientParses, 1),
-            Passed::ServerParse => self.tally.add(Count::ServerParses, 1),
-            Passed::Bind => self.tally.add(Count::Binds, 1),
+            Passed::ClientParse => self.whose().tally.add(Count::ClientParses, 1),
+            Passed::ServerParse => self.whose().tally.add(Count::ServerParses, 1),
+            Passed::Bind => self.whose().tally.add(Count::Binds, 1),
             Passed::Ready => self.ready(),
         }
     }
@@ -313,41 +323,43 @@ impl Watch for Counting {
 
     fn server_error(&self, severity: Severity, code: Option<SqlState>) {
         let code = code.map_or([b'0'; 5], |code| code.0);
-        self.worker.shared.deps.metrics.errors.inc(&code);
-        self.tally.add(Count::Errors, 1);
-        if let Some(node) = &self.node {
+        self.whose().worker.shared.deps.metrics.errors.inc(&code);
+        self.whose().tally.add(Count::Errors, 1);
+        if let Some(node) = self.node() {
             node.error(grade(severity));
         }
         if let Some(observation) =
             self.running.read_only.filter(|_| code == SqlState::READ_ONLY_SQL_TRANSACTION.0)
         {
-            self.worker.shared.observe(observation);
+            self.whose().worker.shared.observe(observation);
         }
     }
 
     fn transaction(&self) {
         self.running.ended.set(self.running.ended.get().wrapping_add(1));
-        self.worker.shared.deps.metrics.transactions.inc();
-        self.tally.add(Count::Transactions, 1);
+        self.whose().worker.shared.deps.metrics.transactions.inc();
+        self.whose().tally.add(Count::Transactions, 1);
         if let Some(begun) = self.running.begun.take() {
-            self.tally.add_time(Count::TransactionNanos, self.running.answered.get().duration_since(begun));
+            self.whose()
+                .tally
+                .add_time(Count::TransactionNanos, self.running.answered.get().duration_since(begun));
         }
     }
 
     fn schema_changed(&self) {
-        self.worker.shared.statements.schema_changed();
+        self.whose().worker.shared.statements.schema_changed();
     }
 
     fn catalog_changed(&self, changes: Changes) {
-        self.catalog.changed(changes);
+        self.whose().catalog.changed(changes);
     }
 
     fn asked_of_sequences(&self, how: Habit) {
-        self.habits.asked(how);
+        self.whose().habits.asked(how);
     }
 
     fn held_in_vain(&self) {
-        self.habits.held_in_vain();
+        self.whose().habits.held_in_vain();
     }
 }
 

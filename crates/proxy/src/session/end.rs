@@ -1,6 +1,7 @@
 //! How a session ends: what the client is told, what becomes of its backend.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::NodeId;
@@ -161,7 +162,7 @@ impl Session {
         if !busy {
             return if self.engine.is_settled() { backend.close() } else { drop(backend) };
         }
-        let (key, load) = (backend.key.clone(), self.worker.shared.loads.node(backend.node));
+        let (key, load) = (Arc::clone(&backend.key), self.worker.shared.loads.node(backend.node));
         // The connection stays open until the server has the request: its process would not be found else.
         self.worker.tasks.spawn("cancel", async move {
             if let Err(error) = load.cancels().send(&key).await {

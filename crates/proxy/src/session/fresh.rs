@@ -21,7 +21,6 @@ use router::Target;
 use super::Session;
 use super::acquire::Interrupt;
 use crate::last_write::LastWrite;
-use crate::settings::Setting;
 
 /// What is done by a backend whose end nobody has seen may be done so much later.
 const IN_DOUBT: Duration = Duration::from_secs(5);
@@ -72,26 +71,12 @@ fn follows_reads(level: Consistency) -> bool {
     matches!(level, Consistency::Monotonic | Consistency::Global)
 }
 
-/// The level that a value of the parameter names.
-fn named(text: &str) -> Option<Consistency> {
-    use Consistency::{Eventual, Global, Monotonic, ReadYourWrites};
-    let mut words = text.rsplit(|letter: char| !letter.is_ascii_alphabetic() && letter != '_');
-    words.find_map(|word| {
-        [Eventual, ReadYourWrites, Monotonic, Global]
-            .into_iter()
-            .find(|level| word.eq_ignore_ascii_case(level.as_str()))
-    })
-}
-
 impl Session {
     /// The level that holds now.
     pub(super) fn consistency(&mut self) -> Consistency {
-        let chosen = match self.engine.settings().get(router::own::CONSISTENCY) {
-            Some(Setting::Value(text) | Setting::Statement(text)) => named(text),
-            None => None,
-        };
+        let chosen = self.declared.of(self.engine.settings()).level;
         let level = chosen
-            .unwrap_or_else(|| self.config.load().consistency(&self.identity.database, &self.identity.user));
+            .unwrap_or_else(|| self.config.get().consistency(&self.identity.database, &self.identity.user));
         let before = self.level.replace(level);
         if follows_reads(level) && before.is_some_and(|before| !follows_reads(before)) {
             // What it has read until now was not followed.
@@ -197,7 +182,7 @@ impl Session {
 
     /// The standbys that are too far behind to be read, whatever the session has done: others are read instead.
     pub(super) fn lagging_nodes(&mut self, topology: &Topology, excluded: &[NodeId]) -> Vec<NodeId> {
-        let config = self.config.load();
+        let config = self.config.get();
         let limits = LagLimits { bytes: config.delay_threshold, time: config.delay_threshold_by_time };
         if limits == LagLimits::default() {
             return Vec::new();
@@ -253,7 +238,7 @@ impl Session {
     /// Whether one came to show everything up to `seen`.
     async fn wait_for_standby(&mut self, topology: &Topology, seen: Moment) -> Result<bool, Interrupt> {
         let deps = &self.worker.shared.deps;
-        let limit = self.config.load().sr_check_min_period.saturating_mul(3).max(LEAST_WAIT);
+        let limit = self.config.get().sr_check_min_period.saturating_mul(3).max(LEAST_WAIT);
         let (mut changes, freshness) = (deps.freshness.changes(), deps.freshness.clone());
         (deps.want_fresh)();
         let standbys: Vec<NodeId> = topology.usable_standbys().map(|node| node.id).collect();
@@ -292,23 +277,6 @@ mod tests {
 
     fn at(millis: u64) -> Moment {
         Moment(Duration::from_millis(millis))
-    }
-
-    #[test]
-    fn levels_are_read_from_what_the_client_said() {
-        for (text, level) in [
-            ("global", Some(Consistency::Global)),
-            ("SET pgweir.consistency = 'monotonic'", Some(Consistency::Monotonic)),
-            ("SET SESSION pgweir . consistency TO Eventual", Some(Consistency::Eventual)),
-            (
-                "SELECT pg_catalog.set_config('pgweir.consistency','read_your_writes',false)",
-                Some(Consistency::ReadYourWrites),
-            ),
-            ("SET pgweir.consistency = 'strong'", None),
-            ("", None),
-        ] {
-            assert_eq!(named(text), level, "{text}");
-        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ impl Session {
 
     /// Waits while the database is paused, as long as for any backend.
     pub(super) async fn pass_gate(&mut self) -> Result<(), Interrupt> {
-        let (began, limit) = (Instant::now(), self.config.load().query_wait_timeout);
+        let (began, limit) = (Instant::now(), self.config.get().query_wait_timeout);
         self.client.entry.set_waiting(WaitsFor::Resume);
         let shared = std::sync::Arc::clone(&self.worker.shared);
         let database = std::sync::Arc::clone(&self.identity.database);

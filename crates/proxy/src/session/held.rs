@@ -19,7 +19,7 @@ impl Session {
     pub(super) fn session_state(&mut self) -> SessionState {
         match self.mode {
             PoolMode::Session => SessionState::Pin,
-            _ => self.config.load().session_state,
+            _ => self.config.get().session_state,
         }
     }
 

@@ -128,7 +128,7 @@ impl Session {
 
     /// When nothing is held any more; `None` when nothing is held at all.
     fn hold_ends(&mut self, topology: &Topology, hold: &Hold) -> Option<Moment> {
-        let config = self.config.load();
+        let config = self.config.get();
         let limit = config.failover_hold_timeout;
         let (since, limit) = match (topology.primary, topology.primary_lost) {
             (Some(primary), _) => (hold.began, limit.min(time_to_notice(config, primary))),

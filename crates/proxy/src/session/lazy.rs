@@ -133,7 +133,7 @@ impl Session {
                 Some("SET")
             }
             TxControl::Mixed if self.lazy.is_open() && fits => {
-                let route = local_value(sql, super::route::ROUTE)?;
+                let route = local_value(sql, super::declared::ROUTE)?;
                 self.lazy.keep(kept(), TxMode::default());
                 self.lazy.route = Some(Hint::parse(&route));
                 Some("SET")

@@ -158,7 +158,7 @@ impl Session {
         let done = |tag: &str| Answer::Done { tag: tag.to_owned(), notices: Vec::new() };
         match ask {
             SessionAsk::Show { columns, rows } => {
-                let config = self.config.load();
+                let config = self.config.get();
                 let row = |(key, description): (&'static str, String)| {
                     let value = config.text_of(key).unwrap_or_default();
                     vec![Cell::from(key), Cell::Text(value), Cell::Text(description)]
@@ -182,7 +182,7 @@ impl Session {
     }
 
     fn caller(&mut self) -> Caller {
-        let config = self.config.load();
+        let config = self.config.get();
         let user = self.identity.user.to_string();
         Caller {
             admin: config.admin_users.contains(&user),

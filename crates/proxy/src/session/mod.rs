@@ -13,6 +13,7 @@ mod calls;
 mod choose;
 mod counting;
 mod deadline;
+mod declared;
 mod doubt;
 mod end;
 mod explain;
@@ -59,6 +60,7 @@ use crate::habits::Learned;
 use crate::load::Counted;
 use crate::open::OpenAs;
 use crate::out::Out;
+use crate::pool::Pool;
 use crate::registry::{ClientState, Flag, Registered};
 use crate::settings::Settings;
 use crate::shared::Worker;
@@ -99,6 +101,7 @@ pub(crate) struct Session {
     /// What its later reads may depend on.
     wrote: route::Wrote,
     history: Option<Box<fresh::History>>,
+    declared: declared::Declared,
     /// The level of consistency when it was asked last.
     level: Option<Consistency>,
     mode: PoolMode,
@@ -122,6 +125,10 @@ pub(crate) struct Session {
     running: Option<Box<counting::Running>>,
     deadline: deadline::Deadline,
     tally: Arc<Tally>,
+    /// What time it was when it was looked last: when a unit had come, when it was answered, behind a wait.
+    clock: Instant,
+    /// The pools that it has had backends of, one a node: found without asking all workers' table of them.
+    pools: Vec<Arc<Pool>>,
 }
 
 impl Session {
@@ -160,6 +167,7 @@ impl Session {
             read_node: None,
             wrote: route::Wrote::default(),
             history: None,
+            declared: declared::Declared::default(),
             level: None,
             mode,
             habits,
@@ -176,6 +184,8 @@ impl Session {
             again: again::Again::default(),
             running: None,
             deadline: deadline::Deadline::default(),
+            clock: Instant::now(),
+            pools: Vec::new(),
         }
     }
 
@@ -205,7 +215,8 @@ impl Session {
                 Err(end) => return end,
             };
             self.client.entry.lower(Flag::Cancel);
-            self.client.entry.set_request(Instant::now());
+            self.clock = Instant::now();
+            self.client.entry.set_request(self.clock);
             if let Err(end) = self.serve_unit(unit).await {
                 return end;
             }
@@ -214,7 +225,7 @@ impl Session {
     }
 
     async fn serve_unit(&mut self, unit: Unit) -> Result<(), End> {
-        let options = parse_options(self.config.load());
+        let options = parse_options(self.config.get());
         self.parse =
             ParseOptions { standard_conforming_strings: self.parse.standard_conforming_strings, ..options };
         match unit.boundary {
@@ -233,7 +244,11 @@ impl Session {
             return self.flush().await;
         }
         let unit = match self.is_in_doubt(&unit) {
-            true => Box::pin(self.without_doubt(unit)).await?,
+            true => {
+                let known = Box::pin(self.without_doubt(unit)).await?;
+                self.clock = Instant::now();
+                known
+            }
             false => unit,
         };
         self.forward(unit).await

@@ -18,23 +18,36 @@ struct Own {
 pub(super) struct OwnConfig {
     reader: Reader<Config>,
     own: Option<Box<Own>>,
+    /// What held when it was looked last.
+    now: Arc<Config>,
 }
 
 impl OwnConfig {
-    pub(super) fn new(reader: Reader<Config>) -> Self {
-        Self { reader, own: None }
+    pub(super) fn new(mut reader: Reader<Config>) -> Self {
+        let now = Arc::clone(reader.load());
+        Self { reader, own: None, now }
+    }
+
+    /// What held when [`OwnConfig::load`] looked last: at the beginning of the unit of work, or of the last wait.
+    pub(super) fn get(&self) -> &Arc<Config> {
+        &self.now
     }
 
     /// What holds for the session now.
     pub(super) fn load(&mut self) -> &Arc<Config> {
-        let base = self.reader.load();
-        let Some(own) = &mut self.own else { return base };
-        if !Arc::ptr_eq(base, &own.base) {
-            own.base = Arc::clone(base);
-            // What does not go together with a new configuration is given up.
-            own.config = changed(base, &own.changes).unwrap_or_else(|_| Arc::clone(base));
+        let mut now = self.reader.load();
+        if let Some(own) = &mut self.own {
+            if !Arc::ptr_eq(now, &own.base) {
+                own.base = Arc::clone(now);
+                // What does not go together with a new configuration is given up.
+                own.config = changed(now, &own.changes).unwrap_or_else(|_| Arc::clone(now));
+            }
+            now = &own.config;
         }
-        &own.config
+        if !Arc::ptr_eq(now, &self.now) {
+            self.now = Arc::clone(now);
+        }
+        &self.now
     }
 
     /// Changes a key for the session.
@@ -49,6 +62,7 @@ impl OwnConfig {
             self.restore(base, before);
             return Err(errors);
         }
+        self.load();
         Ok(())
     }
 
@@ -58,6 +72,7 @@ impl OwnConfig {
         let mut changes = self.own.take().map_or_else(Vec::new, |own| own.changes);
         changes.retain(|(name, _)| key.is_some_and(|key| key != *name));
         self.restore(base, changes);
+        self.load();
     }
 
     fn restore(&mut self, base: Arc<Config>, changes: Vec<(&'static str, String)>) {

@@ -5,10 +5,11 @@
 //! cost of one buffer.
 
 mod leave;
+mod wait;
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cluster::Observation;
 use protocol::frame::HEADER_LEN;
@@ -18,14 +19,13 @@ use router::{Reason, Target};
 use super::acquire::{AHEAD_LIMIT, Interrupt};
 use super::again::Losses;
 use super::counting::{Counting, Talk, Whose};
-use super::deadline::Doing;
 use super::lazy::LazyTransaction;
 use super::refusal::Refusal;
 use super::unit::says_goodbye;
 use super::{End, Means, Session, with_env};
 use crate::backend::Backend;
 use crate::engine::{ClientOuts, ClientStep, ServerStep, Unit};
-use crate::registry::{ClientState, Flag};
+use crate::registry::Flag;
 
 /// How long a statement goes on for a client whose stream has ended: it may have closed only its half.
 const GRACE: Duration = Duration::from_secs(1);
@@ -107,7 +107,10 @@ impl Session {
                 Err(end) if staying && self.is_goodbye() && !Box::pin(self.goes_down(node)).await => {
                     return Err(end);
                 }
-                Err(end) if staying => self.take_back(target, node, end, &mut losses)?,
+                Err(end) if staying => {
+                    self.take_back(target, node, end, &mut losses)?;
+                    self.clock = Instant::now();
+                }
                 ended => return ended,
             }
         }
@@ -142,17 +145,21 @@ impl Session {
             self.engine.begin_early();
         }
         let begun = std::mem::take(&mut self.lazy);
-        if self.config.load().log_statement_routes {
+        if self.config.get().log_statement_routes {
             self.log_route(backend.node, route.1, unit);
         }
         let read_only = (!on_standby).then_some(Observation::ReadOnly { node: backend.node, epoch });
-        let whose =
-            Whose { client: Arc::clone(&self.client.entry), node: backend.node, pid: backend.entry.pid };
-        let talk = Talk::of(self.config.load());
-        let counters = (backend.entry.metrics().map(Arc::clone), &self.worker, &self.catalog);
+        let talk = Talk::of(self.config.get());
         let running = self.running.take();
-        let tallies = (&self.tally, Arc::clone(&self.habits));
-        let watch = Counting::new(counters, tallies, whose, route, (talk, read_only), running);
+        let whose = || Whose {
+            client: Arc::clone(&self.client.entry),
+            worker: Arc::clone(&self.worker),
+            catalog: Arc::clone(&self.catalog),
+            tally: Arc::clone(&self.tally),
+            habits: Arc::clone(&self.habits),
+        };
+        let entry = Arc::clone(&backend.entry);
+        let watch = Counting::new(entry, route, (talk, read_only), (running, whose), self.clock);
         Relay {
             backend,
             watch,
@@ -201,6 +208,7 @@ impl Session {
         };
         let free = matches!(end, End::Terminated | End::ClientLeft | End::Outdated);
         if free && self.to_server.is_empty() && self.engine.is_free() {
+            self.clock = Instant::now();
             Box::pin(self.give_back(backend)).await;
             return Err(end);
         }
@@ -215,28 +223,34 @@ impl Session {
     }
 
     fn poll_relay(&mut self, relay: &mut Relay, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        let mut answered = false;
         loop {
-            if let Some(end) = self.asked_to_end(relay, cx) {
+            let asked = self.client.entry.flags();
+            if let Some(end) = self.asked_to_end(relay) {
                 return Poll::Ready(Err(end));
             }
             self.yield_if_asked();
-            let mut moved = self.poll_client(relay, cx)?;
-            if relay.local {
-                return Poll::Ready(Ok(()));
-            }
-            moved |= self.poll_server(relay, cx).map_err(|end| self.as_goodbye(relay, end))?;
-            if relay.has_begun()
-                && self.engine.is_free()
-                && self.to_server.is_empty()
-                && relay.leaving.is_none()
-            {
+            // The server first: what it has answered may be all that there is to do.
+            let begun = relay.has_begun() || relay.leaving.is_some();
+            let mut moved =
+                begun && self.poll_server(relay, cx).map_err(|end| self.as_goodbye(relay, end))?;
+            answered |= moved;
+            if self.is_done(relay) {
+                self.clock = if answered { relay.watch.last_answer() } else { Instant::now() };
                 let outdated = self.is_outdated();
                 return Poll::Ready(if outdated { Err(End::Outdated) } else { Ok(()) });
+            }
+            moved |= self.poll_client(relay, cx)?;
+            if relay.local {
+                return Poll::Ready(Ok(()));
             }
             if let Some(end) = self.left(relay, cx) {
                 return Poll::Ready(Err(end));
             }
             if !moved {
+                if self.is_done(relay) || self.client.entry.listen(cx) != asked {
+                    continue;
+                }
                 if let Some(end) = self.overdue_in_relay(relay, cx) {
                     return Poll::Ready(Err(end));
                 }
@@ -246,53 +260,14 @@ impl Session {
         }
     }
 
-    fn overdue_in_relay(&mut self, relay: &Relay, cx: &mut Context<'_>) -> Option<End> {
-        let limits = self.limits()?;
-        let doing = self.doing(relay);
-        let between = self.engine.is_settled() && self.engine.status() == TxStatus::Idle;
-        let transaction = (!between).then(|| relay.watch.ended());
-        self.keep_in_time(cx, &limits, doing, transaction)
+    /// The backend is free, and everything that the client has sent for it is there.
+    fn is_done(&self, relay: &Relay) -> bool {
+        let begun = relay.has_begun() && relay.leaving.is_none();
+        begun && self.engine.is_free() && self.to_server.is_empty()
     }
 
-    fn doing(&self, relay: &Relay) -> Doing {
-        let tracker = self.engine.tracker();
-        // A server that waits for COPY data hears no cancel request, as little as its own statement_timeout.
-        let gives = tracker.in_copy() && self.to_server.is_empty();
-        if self.engine.is_waiting() && !gives {
-            return Doing::Running(tracker.next_push().unwrap_or(tracker.last_push()));
-        }
-        if gives || relay.leaving.is_some() || !self.to_client.is_empty() || !self.to_server.is_empty() {
-            return Doing::Other;
-        }
-        match self.engine.status() {
-            TxStatus::Idle if self.engine.is_settled() && relay.watch.listens() => Doing::Other,
-            TxStatus::Idle if self.engine.is_settled() => Doing::Idle,
-            _ => Doing::IdleInTransaction,
-        }
-    }
-
-    /// Nothing to do for now.
-    fn pause(&mut self) {
-        self.reclaim();
-        self.client.entry.set_state(match self.engine.status() {
-            _ if self.engine.is_waiting() => ClientState::Active,
-            TxStatus::Idle => ClientState::Held,
-            _ => ClientState::InTransaction,
-        });
-        let pin = self.engine.pin();
-        if pin == self.client.entry.pin() {
-            return;
-        }
-        self.client.entry.set_pin(pin);
-        if let Some(pin) = pin {
-            let position = router::PinReason::ALL.iter().position(|known| *known == pin);
-            self.worker.shared.deps.metrics.pins.inc(position.unwrap_or_default());
-            tracing::debug!(client = self.client.entry.id, reason = pin.as_str(), "session pinned");
-        }
-    }
-
-    fn asked_to_end(&mut self, relay: &Relay, cx: &Context<'_>) -> Option<End> {
-        if self.client.entry.is_raised(Flag::Kill, cx) {
+    fn asked_to_end(&mut self, relay: &Relay) -> Option<End> {
+        if self.client.entry.has(Flag::Kill) {
             return Some(End::Killed);
         }
         if self.client.entry.has(Flag::Fence) {
@@ -370,7 +345,7 @@ impl Session {
                 if let (Some(waited), Some(work)) = (waited, &self.work) {
                     work.node().answered(waited);
                 }
-                if let Some(node) = &relay.watch.node {
+                if let Some(node) = relay.watch.node() {
                     node.received_bytes.inc_by(count as u64);
                 }
                 Ok(true)
@@ -441,7 +416,7 @@ impl Session {
         match self.to_server.poll_flush(cx, &mut relay.backend.stream, &self.from_client) {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(sent)) => {
-                if let Some(node) = &relay.watch.node {
+                if let Some(node) = relay.watch.node() {
                     node.sent_bytes.inc_by(sent as u64);
                 }
                 Ok(true)
@@ -457,7 +432,7 @@ impl Session {
     fn forward_client(&mut self, relay: &mut Relay) -> Result<(), End> {
         let (habit, state) = (self.habit(), self.session_state());
         let Self { worker, parse, config, knowledge, engine, from_client, to_server, to_client, .. } = self;
-        let means = Means { worker, parse, config: config.load(), knowledge: knowledge.load(), habit, state };
+        let means = Means { worker, parse, config: config.get(), knowledge: knowledge.load(), habit, state };
         let mut outs = ClientOuts { server: to_server, client: to_client };
         let books = &mut relay.backend.books;
         let before = from_client.filled().len();

@@ -114,12 +114,16 @@ impl Session {
         left.await.unwrap_or(Unbound::Doubtful)
     }
 
-    fn pass_back(&mut self, backend: Box<Backend>) {
-        let lifetime = self.config.load().server_lifetime;
-        if backend.is_older_than(lifetime, Instant::now()) {
+    fn pass_back(&mut self, mut backend: Box<Backend>) {
+        let lifetime = self.config.get().server_lifetime;
+        if backend.is_older_than(lifetime, self.clock) {
             return backend.close();
         }
+        backend.idle_since = self.clock;
         backend.entry.returned(backend.books.prepared.len());
+        if let Some(pool) = self.pools.iter().find(|pool| backend.slot.is_in(pool)) {
+            return pool.release(backend);
+        }
         match backend.slot.pool().cloned() {
             Some(pool) => pool.release(backend),
             None => backend.close(),
@@ -145,6 +149,7 @@ impl Session {
 
     /// A client of session pooling leaves: its backends forget it.
     pub(super) async fn reset_kept(&mut self) {
+        self.clock = Instant::now();
         for mut backend in std::mem::take(&mut self.kept) {
             let forgotten = match reset(&mut backend).await {
                 Ok(()) => self.learn(&mut backend).await,

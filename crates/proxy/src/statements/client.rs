@@ -7,6 +7,7 @@ use protocol::tracker::{Event, Push, Token};
 
 use super::asked::Asked;
 use super::{Schema, Source, Statement, StatementId, key};
+use crate::hash::Seeded;
 use crate::prepared::{Dropped, Prepared};
 
 fn has_id(statement: &Option<Arc<Statement>>, id: StatementId) -> bool {
@@ -35,7 +36,7 @@ struct Undo {
 /// The statements of one client, by the client's names.
 #[derive(Debug, Default)]
 pub struct ClientStatements {
-    named: HashMap<Box<[u8]>, Arc<Statement>>,
+    named: HashMap<Box<[u8]>, Arc<Statement>, Seeded>,
     unnamed: Option<Arc<Statement>>,
     undo: VecDeque<Undo>,
     next_token: u32,
