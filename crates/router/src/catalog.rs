@@ -339,8 +339,7 @@ impl FunctionCatalog for Loaded<'_> {
 
     fn relation(&self, schema: Option<&str>, name: &str) -> Option<Safety> {
         let known = self.catalog.and_then(|catalog| catalog.relation(schema, name));
-        // A standby sees sequences up to 32 values ahead (`SEQ_LOG_VALS`).
-        let system = || Safety::primary_if(name == "pg_sequences");
+        let system = || Safety::primary_if(OF_THE_PRIMARY.contains(&name));
         known.or_else(|| is_system(schema, name).then(system))
     }
 
@@ -364,6 +363,21 @@ impl FunctionCatalog for Loaded<'_> {
         self.generation
     }
 }
+
+/// Views of the system that show the primary's state, and nothing of it on a standby: who looks for a lock, or for a
+/// transaction that is to be finished (`XAResource.recover`), would be told that there is none. Sequences are up to 32
+/// values ahead there (`SEQ_LOG_VALS`).
+const OF_THE_PRIMARY: &[&str] = &[
+    "pg_locks",
+    "pg_prepared_xacts",
+    "pg_replication_origin_status",
+    "pg_replication_slots",
+    "pg_sequences",
+    "pg_stat_replication",
+    "pg_stat_replication_slots",
+    "pg_stat_subscription",
+    "pg_stat_subscription_stats",
+];
 
 /// The system catalogs, which every node has.
 fn is_system(schema: Option<&str>, name: &str) -> bool {

@@ -247,6 +247,8 @@ d bench alice default_transaction_read_only on";
             ("SELECT * FROM nobody", (Access::Write, Reason::UnknownRelation)),
             ("SELECT * FROM public.hidden", (Access::Write, Reason::UnknownRelation)),
             ("SELECT * FROM hidden, pg_class, information_schema.tables", read),
+            ("SELECT gid FROM pg_prepared_xacts", relation),
+            ("SELECT * FROM pg_catalog.pg_locks", relation),
             ("WITH nobody AS (SELECT 1) SELECT * FROM nobody", read),
             ("WITH unlogged AS (SELECT 1) SELECT * FROM unlogged", relation),
             ("SELECT writes()", function),
