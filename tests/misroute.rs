@@ -2,45 +2,143 @@
 //! answers itself keeps its place there.
 
 use anyhow::{Result, ensure};
-use harness::{WHERE, msgs, rig};
+use harness::{Cluster, Pgweir, WHERE, msgs, rig};
 
-const SILENT: [&str; 5] = [
+const SCHEMA: &str = "
+CREATE TABLE t(id int);
+CREATE UNLOGGED TABLE u(id int);
+CREATE SEQUENCE sq;
+CREATE FUNCTION locks() RETURNS int VOLATILE LANGUAGE sql AS 'SELECT pg_advisory_xact_lock(7); SELECT 1';
+CREATE FUNCTION marked() RETURNS int STABLE LANGUAGE sql AS 'SELECT 1';
+CREATE VIEW v_locks AS SELECT locks() AS a;
+CREATE VIEW v_built_in AS SELECT pg_try_advisory_xact_lock(7) AS a;
+CREATE OPERATOR <#> (LEFTARG = int, RIGHTARG = int, FUNCTION = op_locks);
+CREATE PROCEDURE p_locks() LANGUAGE sql AS 'SELECT pg_advisory_xact_lock(7)';
+GRANT ALL ON ALL TABLES IN SCHEMA public TO bench;
+GRANT ALL ON sq TO bench";
+const OPERATOR: &str = "CREATE FUNCTION op_locks(int, int) RETURNS int VOLATILE LANGUAGE sql \
+     AS 'SELECT pg_advisory_xact_lock(7); SELECT 1'";
+
+/// What a standby takes and does wrongly.
+const SILENT: &[&str] = &[
     "SELECT pg_advisory_lock(7)",
     "SELECT set_config('work_mem', '3MB', false)",
     "DECLARE c CURSOR WITH HOLD FOR SELECT 1",
     "LOCK TABLE t IN ACCESS SHARE MODE",
     "PREPARE p AS INSERT INTO t VALUES (1)",
+    // What it does is not to be seen in its text.
+    "SELECT locks()",
+    "SELECT id FROM t WHERE locks() = 1",
+    "SELECT 1 <#> 2",
+    "TABLE v_locks",
+    "SELECT * FROM v_built_in",
+    "COPY (SELECT locks()) TO STDOUT",
+    "DECLARE c CURSOR FOR SELECT locks()",
+    "EXPLAIN ANALYZE SELECT locks()",
+    "SELECT last_value FROM sq",
+    "DO $$ BEGIN PERFORM pg_advisory_xact_lock(7); END $$",
+    "CALL p_locks()",
+    "EXECUTE locking",
+    "EXPLAIN ANALYZE EXECUTE locking",
 ];
 
+const LOCKS: &str = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+
+fn prepared() -> Result<(Cluster, Pgweir)> {
+    let (cluster, weir) = rig(1, "consistency: eventual")?;
+    cluster.setup(&format!("{OPERATOR};{SCHEMA}"))?;
+    cluster.wait_replay()?;
+    weir.wait_on_standby("SELECT marked() FROM t")?;
+    Ok((cluster, weir))
+}
+
+/// RW-08, RW-11: in a transaction that cannot go elsewhere any more.
 #[test]
-fn rw_11_silent_misroutes_fail_in_a_read_only_transaction_on_a_standby() -> Result<()> {
-    let (cluster, weir) = rig(1, "")?;
-    cluster.setup("CREATE TABLE t(id int); GRANT ALL ON t TO bench")?;
-    for sql in SILENT {
+fn rw_08_rw_11_silent_misroutes_fail_in_a_read_only_transaction_on_a_standby() -> Result<()> {
+    let (cluster, weir) = prepared()?;
+    // One shows one snapshot, the other has a savepoint on the standby.
+    let bound = [["BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ", ""], ["BEGIN READ ONLY", "SAVEPOINT a"]];
+    for (number, sql) in SILENT.iter().enumerate() {
         let mut client = weir.client()?;
-        for extended in [false, true] {
-            client.simple("BEGIN READ ONLY")?;
+        client.simple("PREPARE locking AS SELECT locks()")?;
+        for (extended, begin) in [(false, bound[0]), (true, bound[1])] {
+            begin.into_iter().try_for_each(|sql| client.simple(sql).map(drop))?;
             assert_eq!(client.scalar(WHERE)?, "n1");
             let message = if extended { msgs().PBE(sql).PBE("SELECT 1").S() } else { msgs().Q(sql) };
             let replies = client.talk(&message)?;
             let expected = if extended { "1 E(25006) Z(E)" } else { "E(25006) Z(E)" };
             assert_eq!(replies.to_string(), expected, "{sql}");
+            assert_eq!(cluster.scalar(1, LOCKS)?, "0", "a lock on the standby: {sql}");
             assert_eq!(client.sqlstate_of("SELECT 1")?, "25P02", "{sql}");
             client.simple("ROLLBACK")?;
         }
         // As the first statement it goes to the primary, which knows what to do with it.
         client.simple("BEGIN READ ONLY")?;
         let refused = client.talk(&msgs().Q(sql))?.to_string();
-        ensure!(!refused.contains("25006") || sql.contains("INSERT"), "{sql}: {refused}");
+        ensure!(!refused.contains("25006") || sql.contains("INSERT"), "{number} {sql}: {refused}");
         client.simple("ROLLBACK")?;
     }
-    let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
-    assert_eq!(cluster.scalar(1, locks)?, "0", "a lock on the standby");
     let mut client = weir.client()?;
     client.simple("BEGIN READ ONLY")?;
     assert_eq!(client.scalar(WHERE)?, "n1");
-    assert_eq!(client.scalar("SELECT 5")?, "5", "reads go on");
+    assert_eq!(client.scalar("SELECT marked() + 4")?, "5", "reads go on");
+    assert_eq!(client.scalar(WHERE)?, "n1");
     client.simple("COMMIT")?;
+    Ok(())
+}
+
+/// RW-08, RW-12: a transaction that only reads goes on at the primary with what belongs there, as long as nothing of it
+/// would be missing, and comes out as on one server.
+#[test]
+fn rw_08_rw_12_a_read_only_transaction_goes_on_where_its_statement_belongs() -> Result<()> {
+    let (cluster, weir) = prepared()?;
+    let others = [
+        "SELECT pg_advisory_xact_lock(7)",
+        "SELECT count(*) FROM u",
+        "EXPLAIN SELECT * FROM u",
+        "SELECT txid_current()",
+        "SELECT pg_notify('c', 'x')",
+        "NOTIFY c",
+        "SELECT pg_current_wal_lsn()",
+        "SELECT pg_export_snapshot()",
+    ];
+    let executes = |sql: &&&str| !sql.contains("EXECUTE") && !sql.contains("set_config");
+    for (number, sql) in SILENT.iter().filter(executes).chain(&others).enumerate() {
+        let mut client = weir.client()?;
+        client.simple("BEGIN READ ONLY")?;
+        assert_eq!(client.scalar(WHERE)?, "n1", "{sql}");
+        let message = if number % 2 == 0 { msgs().Q(sql) } else { msgs().PBE(sql).S() };
+        let replies = client.talk(&message)?;
+        ensure!(replies.error().is_none() && replies.to_string().ends_with("Z(T)"), "{sql}: {replies}");
+        assert_eq!(cluster.scalar(1, LOCKS)?, "0", "a lock on the standby: {sql}");
+        if sql.starts_with("SELECT locks()") {
+            assert_eq!(cluster.scalar(0, LOCKS)?, "1", "no lock on the primary: {sql}");
+        }
+        assert_eq!(client.scalar(WHERE)?, "n0", "{sql}");
+        assert_eq!(client.sqlstate_of("INSERT INTO t VALUES (1)")?, "25006", "still READ ONLY: {sql}");
+        client.simple("ROLLBACK")?;
+    }
+    // All at once: each answer in its place.
+    let mut client = weir.client()?;
+    for _ in 0..10 {
+        let all =
+            msgs().Q("BEGIN READ ONLY").Q(WHERE).P("", WHERE).B("", "", &[]).E().S().Q("SELECT marked()");
+        let all = all.Q("SELECT locks()").Q(WHERE).Q("COMMIT");
+        let replies = client.talk(&all)?;
+        ensure!(replies.error().is_none(), "{replies}");
+        assert_eq!(replies.values(), ["n1", "n1", "1", "1", "n0"], "{replies}");
+    }
+    // What is not the primary's keeps it where it is.
+    for sql in ["SAVEPOINT a", "DECLARE c CURSOR FOR SELECT 1", "SET LOCAL work_mem = '2MB'", "SHOW work_mem"]
+    {
+        client.simple("BEGIN READ ONLY")?;
+        assert_eq!(client.scalar(WHERE)?, "n1");
+        client.simple(sql)?;
+        assert_eq!(client.scalar(WHERE)?, "n1", "{sql}");
+        assert_eq!(client.sqlstate_of("SELECT locks()")?, "25006", "{sql}");
+        client.simple("ROLLBACK")?;
+    }
+    assert_eq!(cluster.count_logged(1, "SELECT locks()")?, 0);
     Ok(())
 }
 

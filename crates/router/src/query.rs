@@ -18,7 +18,7 @@ use crate::functions::{self, FunctionCatalog, Safety};
 use crate::lexer::{Kind, Token};
 use crate::reason::Reason;
 use crate::scan::Scan;
-use crate::verdict::{Access, StatementKind, Verdict};
+use crate::verdict::{Access, Misroute, StatementKind, Verdict};
 
 /// Operators and their like in one statement; more of them could make a tree so deep that dropping it
 /// overflows a thread's stack (`a OR b OR c ...` is a list to people and a chain to the parser).
@@ -32,6 +32,8 @@ pub(crate) fn classify(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> V
     let scan = Scan::of(tokens, catalog);
     let kind = main_kind(tokens);
     let reason = scan.primary.or_else(|| parse(tokens, &scan, catalog).err());
+    // A view may call anything, and a sequence is ahead on a standby.
+    let silent = reason == Some(Reason::PrimaryRelation);
     let verdict = match reason {
         None => Verdict::new(Access::Read, kind, Reason::ReadOnlySelect),
         Some(Reason::DataModifyingCte) if kind != StatementKind::Select => {
@@ -39,7 +41,7 @@ pub(crate) fn classify(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> V
         }
         Some(reason) => Verdict::new(Access::Write, kind, reason),
     };
-    scan.add_to(verdict)
+    scan.add_to(verdict).with_misroute(Misroute::silent_if(silent))
 }
 
 /// The verb of `WITH ... INSERT`: the one outside all parentheses that follows one.

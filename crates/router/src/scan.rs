@@ -61,8 +61,9 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// A function that somebody made, and that may write.
+    /// A function that somebody made, and that may write - or take a lock that excludes nobody on a standby.
     fn calls_a_writer(&mut self) {
+        self.misroute = Misroute::Silent;
         self.sequences = self.sequences.and(Sequences::Perhaps);
         self.send_to_primary(Reason::VolatileFunction);
     }
@@ -86,7 +87,10 @@ impl<'a> Scan<'a> {
         let known = Known::of(catalog, schema, &name);
         match (known.listed.filter(|_| !longer), builtin) {
             (Some(Safety::AnyNode), _) => {}
-            (Some(Safety::PrimaryOnly), _) => self.send_to_primary(Reason::FunctionList),
+            (Some(Safety::PrimaryOnly), _) => {
+                self.misroute = Misroute::Silent;
+                self.send_to_primary(Reason::FunctionList);
+            }
             (None, Some(safety)) => {
                 // A function of a user's may have the name of a built-in one, and fit the arguments better.
                 let other = known.function.filter(|_| !qualified).unwrap_or(Safety::AnyNode);

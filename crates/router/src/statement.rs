@@ -70,11 +70,13 @@ fn without_names(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict
         return definition(tokens, catalog);
     }
     if first.is_any(UTILITIES) {
-        let silent = first.is("checkpoint") || (first.is("lock") && is_weak_lock(rest));
+        let silent = first.is_any(&["checkpoint", "call"]) || (first.is("lock") && is_weak_lock(rest));
         let changes = if first.is("call") { Changes::Perhaps } else { Changes::Nothing };
         let sequences = if first.is("call") { Sequences::Perhaps } else { Sequences::Nothing };
-        let verdict =
-            utility().with_misroute(silent_if(silent)).with_changes(changes).with_sequences(sequences);
+        let verdict = utility()
+            .with_misroute(Misroute::silent_if(silent))
+            .with_changes(changes)
+            .with_sequences(sequences);
         return scanned(verdict, tokens, catalog);
     }
     about_session(first, rest).unwrap_or_else(|| with_statement_inside(tokens, catalog))
@@ -102,10 +104,6 @@ fn utility() -> Verdict {
 /// A statement whose functions may still pin, or do the wrong thing on a standby.
 fn scanned(verdict: Verdict, tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
     Scan::of(tokens, catalog).add_to(verdict)
-}
-
-fn silent_if(silent: bool) -> Misroute {
-    if silent { Misroute::Silent } else { Misroute::Refused }
 }
 
 /// `LOCK [TABLE] ... IN mode MODE [NOWAIT]` with a mode that a standby grants: up to ROW EXCLUSIVE.
@@ -138,6 +136,7 @@ fn about_session(first: &Token<'_>, rest: &[Token<'_>]) -> Option<Verdict> {
         // What they load or run is not visible, and may leave anything in the session.
         b"do" => utility()
             .with_pin(Some(PinReason::Unknown))
+            .with_misroute(Misroute::Silent)
             .with_changes(Changes::Perhaps)
             .with_sequences(Sequences::Perhaps),
         b"load" => utility().with_pin(Some(PinReason::Unknown)).with_misroute(Misroute::Silent),
@@ -182,7 +181,7 @@ pub(crate) fn definition(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) ->
     let system = tokens.first().is_some_and(|first| first.is("alter"))
         && tokens.get(1).is_some_and(|second| second.is("system"));
     let verdict = verdict.with_pin(temporary.then_some(PinReason::TempTable));
-    scanned(verdict.with_misroute(silent_if(system)).with_changes(changes), tokens, catalog)
+    scanned(verdict.with_misroute(Misroute::silent_if(system)).with_changes(changes), tokens, catalog)
 }
 
 /// What a definition does to what names mean. `object` is what stands behind the verb.
@@ -286,7 +285,8 @@ fn copied(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
         Some(Safety::PrimaryOnly) => (Access::Write, Reason::PrimaryRelation),
         None => (Access::Write, Reason::UnknownRelation),
     };
-    Verdict::new(access, StatementKind::Other, reason)
+    let silent = reason == Reason::PrimaryRelation;
+    Verdict::new(access, StatementKind::Other, reason).with_misroute(Misroute::silent_if(silent))
 }
 
 /// What DECLARE says.
@@ -336,5 +336,5 @@ fn prepare(rest: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Verdict>
     // What it leaves behind when it is executed counts from here on.
     let pin = verdict.pin.or(Some(PinReason::SqlPrepare));
     let prepared = verdict.with_kind(StatementKind::Other).with_pin(pin);
-    Some(prepared.with_misroute(silent_if(writes)))
+    Some(prepared.with_misroute(Misroute::silent_if(writes)))
 }

@@ -338,8 +338,9 @@ impl Verdict {
 
     /// A standby would accept it and do the wrong thing, with no error to tell anybody.
     ///
-    /// What is not known (functions that are not built in, DO, CALL, EXECUTE, texts that are not understood)
-    /// is not called so, nor are functions whose answer merely differs from node to node.
+    /// So are functions of users' own that may do anything (VOLATILE ones, what calls them, DO, CALL). What is not known
+    /// (functions that the catalog does not have, EXECUTE, texts that are not understood) is not called so, nor are
+    /// functions whose answer merely differs from node to node.
     #[must_use]
     pub fn silently_wrong_on_standby(&self) -> bool {
         self.misroute == Misroute::Silent
@@ -422,6 +423,10 @@ impl Verdict {
 }
 
 impl Misroute {
+    pub(crate) const fn silent_if(silent: bool) -> Self {
+        if silent { Self::Silent } else { Self::Refused }
+    }
+
     /// Silence anywhere is silence.
     #[must_use]
     pub fn or(self, other: Self) -> Self {

@@ -54,6 +54,16 @@ impl Gate {
         self.on_standby && writes && verdict.silently_wrong_on_standby()
     }
 
+    /// The transaction status is not known before the server has answered.
+    pub(super) fn is_barred(&self) -> bool {
+        self.barrier
+    }
+
+    /// The server has answered.
+    pub(super) fn lift(&mut self) {
+        self.barrier = false;
+    }
+
     /// Nothing but the unit that the backend was taken for may pass on a standby.
     pub(super) fn keep_to_unit(&mut self) {
         self.alone = true;

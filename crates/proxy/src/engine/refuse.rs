@@ -12,7 +12,7 @@ use protocol::message;
 use protocol::sqlstate::SqlState;
 use protocol::tracker::{Ask, Owner, Push};
 use router::own::BadValue;
-use router::{PinReason, Verdict};
+use router::{Effect, PinReason, SessionOp, Verdict};
 
 use super::follow::may_concern_session;
 use super::prepare::NO_TOKEN;
@@ -61,7 +61,7 @@ impl Engine {
         sql: Option<&[u8]>,
         env: &Env<'_>,
     ) -> Option<Box<PgError>> {
-        if self.gate.refuses(verdict) {
+        if self.gate.refuses(verdict) || self.executes_refused(verdict, sql, env) {
             return Some(Box::new(misplaced()));
         }
         if let Some(pin) = verdict.pin.filter(|_| env.state == SessionState::Reject) {
@@ -70,6 +70,17 @@ impl Engine {
         let sql = sql.filter(|_| may_concern_session(verdict))?;
         let ops = router::session_ops(sql, env.standard_conforming)?;
         ops.iter().find_map(router::own::bad_value).map(|bad| Box::new(bad_setting(&bad)))
+    }
+
+    /// Whether it runs a prepared statement that must not run here.
+    fn executes_refused(&self, verdict: &Verdict, sql: Option<&[u8]>, env: &Env<'_>) -> bool {
+        if !self.gate.is_standby() || verdict.effect != Effect::Statements {
+            return false;
+        }
+        let ops = sql.and_then(|sql| router::session_ops(sql, env.standard_conforming)).unwrap_or_default();
+        let runs = ops.iter().filter(|op| matches!(op, SessionOp::Execute(_) | SessionOp::Explain(_)));
+        let mut run = runs.filter_map(|op| self.statements.any(op.statement()?));
+        run.any(|statement| self.gate.refuses(&env.verdict(statement)))
     }
 
     /// Sends a Bind that fails in place of the client's, which need not be whole.
@@ -120,8 +131,11 @@ fn misplaced() -> PgError {
         SqlState::READ_ONLY_SQL_TRANSACTION,
         "cannot execute this statement in a READ ONLY transaction on a standby",
     )
-    .with_detail("A standby would accept it without doing what the primary does.")
-    .with_hint("Run it outside of the READ ONLY transaction, or begin the transaction READ WRITE.")
+    .with_detail("A standby would accept it without doing what the primary does, or may: it calls what can do anything.")
+    .with_hint(
+        "Run it outside of the READ ONLY transaction, or begin the transaction READ WRITE. A function that only reads \
+         is to be marked STABLE, or named in read_only_function_list.",
+    )
 }
 
 /// PostgreSQL's words for an enum's value (`guc.c`).

@@ -28,6 +28,8 @@ pub(super) struct Explainer {
     stale: Vec<NodeId>,
     /// The session has a backend, and stays there.
     bound: Option<(NodeId, Reason)>,
+    /// It leaves that for what belongs to the primary.
+    may_leave: bool,
 }
 
 impl Session {
@@ -43,6 +45,7 @@ impl Session {
             policy: self.policy(view.in_transaction),
             stale: self.stale_nodes(&topology, Target::Read),
             bound: self.bound(&topology),
+            may_leave: self.engine.may_leave(),
             topology,
         }
     }
@@ -100,8 +103,10 @@ impl Explainer {
         let (target, reason) = decide(&verdict, &self.view, &self.policy);
         let described = router::explain(statement, &self.parse);
         let (target, nodes, reason) = match self.bound {
-            Some((node, reason)) => ("bound", vec![node], reason),
-            None => (word(target), self.nodes(target), reason),
+            Some((node, reason)) if !(self.may_leave && target == Target::Primary) => {
+                ("bound", vec![node], reason)
+            }
+            _ => (word(target), self.nodes(target), reason),
         };
         let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
         let row = vec![

@@ -144,6 +144,10 @@ impl Session {
         if early {
             self.engine.begin_early();
         }
+        let leaves = early || (guarded && self.begins_read_only(unit));
+        if leaves && !early {
+            self.engine.begin_read_only();
+        }
         let begun = std::mem::take(&mut self.lazy);
         if self.config.get().log_statement_routes {
             self.log_route(backend.node, route.1, unit);
@@ -174,7 +178,7 @@ impl Session {
             deadline: None,
             timed: self.times(unit),
             on_standby,
-            early: early.then(|| Box::new(begun)),
+            early: leaves.then(|| Box::new(begun)),
         }
     }
 

@@ -75,6 +75,12 @@ impl Session {
         }
     }
 
+    /// Whether a READ ONLY transaction begins with the unit that could go on elsewhere: READ COMMITTED, as far as is known,
+    /// in which each statement sees the present anew.
+    pub(super) fn begins_read_only(&mut self, unit: &Unit) -> bool {
+        self.lazy.is_open() && !self.lazy.has_moved() && is_early(unit, self.view().mode)
+    }
+
     /// The session asks for a standby, or a node that may be one, whatever it does.
     pub(super) fn is_routed_to_standby(&mut self) -> bool {
         matches!(self.route_asked_for(), Some(Hint::Standby | Hint::Node(_)))
