@@ -338,9 +338,12 @@ impl FunctionCatalog for Loaded<'_> {
     }
 
     fn relation(&self, schema: Option<&str>, name: &str) -> Option<Safety> {
+        let system = is_system(schema, name);
+        if system && OF_THE_PRIMARY.contains(&name) {
+            return Some(Safety::PrimaryOnly);
+        }
         let known = self.catalog.and_then(|catalog| catalog.relation(schema, name));
-        let system = || Safety::primary_if(OF_THE_PRIMARY.contains(&name));
-        known.or_else(|| is_system(schema, name).then(system))
+        known.or_else(|| system.then_some(Safety::AnyNode))
     }
 
     fn is_loaded(&self) -> bool {
