@@ -175,6 +175,10 @@ fn show_pool_nodes_keeps_its_place_and_harms_nothing() -> Result<()> {
     // Its name is taken as any other.
     assert_eq!(client.talk(&msgs().P("n", "SELECT 1").S())?.to_string(), "E(42P05) Z(I)");
     assert_eq!(client.talk(&msgs().P("n", "SHOW POOL_NODES").S())?.to_string(), "E(42P05) Z(I)");
+    // What ends a batch that has failed may come later.
+    client.send(&msgs().P("n", "SELECT 1").H())?;
+    assert_eq!(client.read_count(1)?.to_string(), "E(42P05)");
+    assert_eq!(client.talk(&msgs().PBE("SELECT 5").S())?.to_string(), "Z(I)");
     // An unfinished batch is ended by a simple query.
     let mixed = client.talk(&msgs().PBE("SELECT 4").Q("SHOW POOL_NODES"))?.to_string();
     ensure!(mixed.starts_with("1 2 D(4) C(SELECT 1) T D(0,") && mixed.ends_with("C(SHOW) Z(I)"), "{mixed}");

@@ -80,6 +80,11 @@ impl Engine {
         self.local.skipping
     }
 
+    /// What the client sends next is of a batch that has failed here.
+    pub(super) fn is_skipping_locally(&self) -> bool {
+        self.local.skipping
+    }
+
     /// The client's message of `len` bytes was answered here.
     pub fn passed_locally(&mut self, tag: u8, len: usize) {
         self.gate.passed(len);

@@ -319,7 +319,8 @@ impl Engine {
     /// The backend may go to somebody else.
     #[must_use]
     pub fn is_free(&self) -> bool {
-        self.is_settled() && self.tracker.is_clean() && self.pin().is_none() && self.begin.is_empty()
+        let between = self.is_settled() && !self.is_skipping_locally();
+        between && self.tracker.is_clean() && self.pin().is_none() && self.begin.is_empty()
     }
 
     /// Something is on its way from the server.

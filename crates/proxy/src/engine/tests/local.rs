@@ -68,6 +68,18 @@ fn a_failure_of_ours_ends_the_batch_and_not_the_transaction() {
 }
 
 #[test]
+fn a_batch_that_failed_here_keeps_its_backend_to_its_end() {
+    let mut pair = Pair::primary();
+    pair.client(&p("", NODES), 1000);
+    answer(&mut pair, b'P', p("", NODES).len());
+    pair.engine.failed_locally();
+    assert!(!pair.engine.is_free());
+    assert_eq!(pair.client(&[e(), s()].concat(), 1000), s());
+    pair.server(&z('I'), 1000);
+    assert!(pair.engine.is_free());
+}
+
+#[test]
 fn portals_of_ours_live_as_long_as_the_servers() {
     let mut pair = Pair::primary();
     pair.engine.bound_locally(b"", true);
