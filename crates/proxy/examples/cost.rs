@@ -1,5 +1,5 @@
 //! What a pool costs: taking a backend and giving it back, when one is free and when somebody waits for it.
-//! `cargo run --release -p pgweir-proxy --example cost`; the figures are in docs/benchmarks.md.
+//! `cargo run --release -p pgweir-proxy --example cost`.
 #![allow(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a program for people")]
 
@@ -93,14 +93,15 @@ async fn open(
     (backend, other_end)
 }
 
-async fn measure() {
+/// Outside of the runtime, which would want the loop to yield.
+fn measure(runtime: &tokio::runtime::Runtime) {
     let key = PoolKey { node: NodeId(0), database: "bench".into(), user: "bench".into() };
     let address = Arc::new(NodeAddress { hostname: "127.0.0.1".into(), port: 1 });
     let (pool, registry) = (Pool::new(key, address, Arc::default(), SIZE), Arc::<Registry>::default());
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
     let (mut opened, mut other_ends) = (Vec::new(), Vec::new());
     for _ in 0..SIZE {
-        let (backend, other_end) = open(&pool, &registry, &listener).await;
+        let (backend, other_end) = runtime.block_on(open(&pool, &registry, &listener));
         opened.push(backend);
         other_ends.push(other_end);
     }
@@ -130,5 +131,5 @@ async fn measure() {
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
-    runtime.block_on(measure());
+    measure(&runtime);
 }
