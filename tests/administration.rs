@@ -291,7 +291,7 @@ fn slow_statements_are_logged() -> Result<()> {
     let mut client = weir.client()?;
     client.simple("SELECT 'quick'")?;
     client.simple("SELECT 'slow', pg_sleep(0.2)")?;
-    client.talk(&msgs().P("", "SELECT pg_sleep($1)").B("", "", &["0.21"]).E().S())?;
+    client.talk(&msgs().P("", "SELECT pg_sleep($1)").B("", "", &["0.2100000001"]).E().S())?;
     let lines = |text: &str| -> Vec<serde_json::Value> {
         weir.log()
             .lines()
@@ -304,7 +304,7 @@ fn slow_statements_are_logged() -> Result<()> {
     assert_eq!(slow[0]["statement"], "SELECT 'slow', pg_sleep(0.2)");
     ensure!(slow[0]["duration_ms"].as_f64().is_some_and(|ms| (200.0..5000.0).contains(&ms)), "{slow:?}");
     assert_eq!((&slow[1]["statement"], &slow[1]["node"]), (&"SELECT pg_sleep($1)".into(), &0.into()));
-    ensure!(!weir.log().contains("0.21"), "a bound value is in the log");
+    ensure!(!weir.log().contains("0.2100000001"), "a bound value is in the log");
     assert_eq!(lines("statement sent").len(), 3);
     Ok(())
 }

@@ -269,6 +269,8 @@ const ROWS: &[Row] = &[
     ("log_min_duration_statement", "250", "250ms", "-2", "-2, expected a duration from 0 to 1d"),
     ("log_min_duration_statement", "0", "0", "x", "\"x\", expected a duration"),
     ("log_min_duration_statement", "-1", "-1", "-1s", "\"-1s\", expected a duration"),
+    ("log_parameter_max_length", "64", "64B", "5kB", "\"5kB\", expected a size from 1B to 4kB"),
+    ("log_parameter_max_length", "0", "0", "some", "\"some\", expected a size"),
     ("pid_file", "/run/p.pid", "/run/p.pid", "9", "9, expected a path"),
     ("shutdown_timeout", "0", "0", "2d", "\"2d\", expected a duration from 0 to 1d"),
 ];
