@@ -205,12 +205,6 @@ impl SettingsBook {
         self.pending.retain(|(pending, _)| *pending > push);
         if self.failed && status == TxStatus::Idle {
             self.roll_back(backend);
-            if self.discarded {
-                // What was set again behind it went with the batch. It commits at once on a server of today; on one that
-                // rolls it back as well, there is again what was before.
-                *backend = Arc::default();
-                self.in_doubt = true;
-            }
         }
         if status == TxStatus::Idle {
             self.end_transaction();
@@ -240,6 +234,12 @@ impl SettingsBook {
     fn roll_back(&mut self, backend: &mut Arc<Settings>) {
         if let Some(before) = self.at_begin.take() {
             self.restore(before, backend);
+        }
+        if self.discarded {
+            // What was set again behind it went with the batch. It commits at once on a server of today; on one that
+            // rolls it back as well, there is again what was before.
+            *backend = Arc::default();
+            self.in_doubt = true;
         }
         self.end_transaction();
     }
@@ -526,5 +526,10 @@ mod tests {
         session.book.ready(Push(2), TxStatus::Idle, &mut session.backend);
         assert!(session.backend.is_empty() && session.book.is_in_doubt());
         assert!(*session.book.client() == startup, "set again in front of what comes next");
+        session.book.bind();
+        session.book.discard(&mut session.backend);
+        session.book.completed(Push(3), b"ROLLBACK", &mut session.backend);
+        session.book.ready(Push(4), TxStatus::Idle, &mut session.backend);
+        assert!(session.backend.is_empty() && session.book.is_in_doubt(), "a ROLLBACK in the batch");
     }
 }
