@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use harness::{Login, Pgweir, PgweirOptions, RawClient, Reply, eventually, msgs, psql, rig, sqlstate};
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(30);
 
 fn console(weir: &Pgweir) -> Result<RawClient> {
     let mut console = Login::new("postgres", "pgweir").connect(weir.port())?;

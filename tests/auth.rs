@@ -120,7 +120,7 @@ fn au_01_an_impossible_combination_fails_at_login_and_says_why_in_the_log() -> R
     let state = login(weir.port(), &Login::bench())?;
     ensure!(state.starts_with("28") || state.starts_with("08"), "{state:?}");
     // The line is written after the client was told.
-    let named = eventually(Duration::from_secs(2), || weir.log().contains("bench"));
+    let named = eventually(Duration::from_secs(30), || weir.log().contains("bench"));
     ensure!(named, "the log does not name the user");
     ensure!(!weir.log().contains(&hash), "the secret is in the log");
     Ok(())
@@ -244,7 +244,7 @@ fn names_do_not_write_the_log() -> Result<()> {
     assert_eq!(weir.login(&Login::new("bench", forged))?, "3D000");
     assert_eq!(weir.login(&Login::bench().with("application_name", forged))?, "");
     ensure!(
-        eventually(Duration::from_secs(5), || weir.log().contains("client disconnected")),
+        eventually(Duration::from_secs(30), || weir.log().contains("client disconnected")),
         "{}",
         weir.log()
     );

@@ -196,7 +196,7 @@ fn cn_06_a_cancel_is_not_charged_to_any_limit() -> Result<()> {
         let clients = weir.admin("SHOW CLIENTS").unwrap_or_default();
         clients.iter().filter(|client| client["state"] == "waiting").count() == 1
     };
-    ensure!(harness::eventually(Duration::from_secs(3), waits));
+    ensure!(harness::eventually(Duration::from_secs(30), waits));
     // The one that waits first: a cancel that comes when it has just been given a backend may come before its
     // statement, and PostgreSQL forgets it then.
     for client in clients.iter_mut().rev() {

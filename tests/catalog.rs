@@ -197,7 +197,7 @@ fn rw_01_changes_are_noticed_at_once() -> Result<()> {
     cluster.wait_replay()?;
     assert_eq!(other.scalar(call)?, "n1");
     client.simple("DO $$ BEGIN ALTER FUNCTION rd(int) VOLATILE; END $$")?;
-    ensure!(eventually(Duration::from_secs(5), || other.scalar(call).is_ok_and(|node| node == "n0")), "DO");
+    ensure!(eventually(Duration::from_secs(30), || other.scalar(call).is_ok_and(|node| node == "n0")), "DO");
     Ok(())
 }
 
@@ -208,18 +208,18 @@ fn rw_01_changes_elsewhere_are_noticed_by_period() -> Result<()> {
     let mut client = weir.client()?;
     // Until the catalog is there, which a busy machine may delay, the view is not trusted.
     let trusted = || place(&mut client, "v_plain").is_ok_and(|node| node == "n1");
-    ensure!(eventually(Duration::from_secs(5), trusted), "v_plain");
+    ensure!(eventually(Duration::from_secs(30), trusted), "v_plain");
     cluster.setup("CREATE TABLE fresh(id int); INSERT INTO fresh VALUES (1); GRANT ALL ON fresh TO bench")?;
     cluster.wait_replay()?;
     ensure!(
-        eventually(Duration::from_secs(5), || place(&mut client, "fresh").is_ok_and(|node| node == "n1")),
+        eventually(Duration::from_secs(30), || place(&mut client, "fresh").is_ok_and(|node| node == "n1")),
         "fresh"
     );
     cluster.setup(
         "CREATE OR REPLACE VIEW v_plain AS SELECT id, upper(v) AS v, wr(id) AS r, random() AS x FROM t",
     )?;
     ensure!(
-        eventually(Duration::from_secs(5), || place(&mut client, "v_plain").is_ok_and(|node| node == "n0")),
+        eventually(Duration::from_secs(30), || place(&mut client, "v_plain").is_ok_and(|node| node == "n0")),
         "v_plain"
     );
     Ok(())
@@ -347,7 +347,7 @@ fn rw_12_default_modes_of_transactions() -> Result<()> {
         weir.admin("RELOAD")?;
         let there =
             || weir.client().and_then(|mut client| client.scalar(WHERE)).is_ok_and(|node| node == expected);
-        ensure!(eventually(Duration::from_secs(5), there), "{alter}");
+        ensure!(eventually(Duration::from_secs(30), there), "{alter}");
     }
     // By the primary's own configuration, noticed by the period.
     for (level, expected) in [("serializable", "n0"), ("read committed", "n1")] {
@@ -356,7 +356,7 @@ fn rw_12_default_modes_of_transactions() -> Result<()> {
         let there =
             || weir.client().and_then(|mut client| client.scalar(WHERE)).is_ok_and(|node| node == expected);
         let explained = || weir.client()?.simple(&format!("PGWEIR EXPLAIN {WHERE}"))?.get(0, "reason");
-        ensure!(eventually(Duration::from_secs(5), there), "{level}: {:?}", explained());
+        ensure!(eventually(Duration::from_secs(30), there), "{level}: {:?}", explained());
     }
     Ok(())
 }

@@ -134,7 +134,7 @@ fn au_10_a_node_that_lies() -> Result<()> {
     for (index, script) in all.iter().enumerate() {
         current.store(index, Ordering::Relaxed);
         let seen = asked.load(Ordering::Relaxed);
-        let told = eventually(Duration::from_secs(8), || asked.load(Ordering::Relaxed) >= seen + 3);
+        let told = eventually(Duration::from_secs(30), || asked.load(Ordering::Relaxed) >= seen + 3);
         ensure!(told, "{}: the node is not asked any more", script.name);
         let outcome = Login::bench().connect(weir.port()).and_then(|mut client| client.scalar("SELECT 1"));
         let error = outcome.err();

@@ -173,13 +173,13 @@ fn rl_01_sighup_applies_a_good_file() -> Result<()> {
     weir.rewrite(&cluster, &PgweirOptions::default().weights(&[1, 1]))?;
     weir.signal(Signal::HUP);
     let applied =
-        eventually(Duration::from_secs(3), || weights(&weir).is_ok_and(|w| w == ["0.500000", "0.500000"]));
+        eventually(Duration::from_secs(30), || weights(&weir).is_ok_and(|w| w == ["0.500000", "0.500000"]));
     ensure!(applied, "{:?}", weights(&weir)?);
     assert_eq!(client.scalar("SELECT 1")?, "1", "a session did not survive");
     weir.rewrite(&cluster, &PgweirOptions::default().weights(&[0, 1]))?;
     ensure!(weir.admin("RELOAD").is_ok(), "RELOAD");
     ensure!(
-        eventually(Duration::from_secs(3), || weights(&weir).is_ok_and(|w| w == ["0.000000", "1.000000"]))
+        eventually(Duration::from_secs(30), || weights(&weir).is_ok_and(|w| w == ["0.000000", "1.000000"]))
     );
     assert_eq!(client.scalar("SELECT pg_backend_pid()")?, pid, "the pool was recycled");
     Ok(())
@@ -192,7 +192,7 @@ fn rl_01_a_bad_file_changes_nothing() -> Result<()> {
     let bad = PgweirOptions::yaml("defualt_pool_size: 3").weights(&[1, 1]);
     weir.rewrite(&cluster, &bad)?;
     weir.signal(Signal::HUP);
-    ensure!(eventually(Duration::from_secs(3), || weir.log().contains("defualt_pool_size")), "not logged");
+    ensure!(eventually(Duration::from_secs(30), || weir.log().contains("defualt_pool_size")), "not logged");
     let refused = weir.admin("RELOAD").map(|_| ()).expect_err("a bad file was accepted");
     let said =
         refused.downcast_ref::<harness::PgError>().map(|error| format!("{:?}", error.0)).unwrap_or_default();
@@ -204,7 +204,7 @@ fn rl_01_a_bad_file_changes_nothing() -> Result<()> {
     weir.rewrite(&cluster, &PgweirOptions::default().weights(&[1, 1]))?;
     weir.signal(Signal::HUP);
     ensure!(
-        eventually(Duration::from_secs(3), || weights(&weir).is_ok_and(|w| w == ["0.500000", "0.500000"]))
+        eventually(Duration::from_secs(30), || weights(&weir).is_ok_and(|w| w == ["0.500000", "0.500000"]))
     );
     Ok(())
 }
@@ -214,7 +214,7 @@ fn rl_01_keys_that_need_a_restart_are_named() -> Result<()> {
     let (cluster, mut weir) = rig(0, "")?;
     weir.rewrite(&cluster, &PgweirOptions::yaml("listen_backlog: 77"))?;
     weir.signal(Signal::HUP);
-    ensure!(eventually(Duration::from_secs(3), || weir.log().contains("listen_backlog")), "not named");
+    ensure!(eventually(Duration::from_secs(30), || weir.log().contains("listen_backlog")), "not named");
     ensure!(weir.is_alive()?);
     assert_eq!(weir.client()?.scalar("SELECT 1")?, "1");
     Ok(())
@@ -267,7 +267,7 @@ fn rl_05_pool_passwd_is_read_again() -> Result<()> {
         Login::bench().password(password).connect(weir.port())?.scalar("SELECT 1")
     };
     ensure!(
-        eventually(Duration::from_secs(3), || login("new").is_ok_and(|one| one == "1")),
+        eventually(Duration::from_secs(30), || login("new").is_ok_and(|one| one == "1")),
         "{:?}",
         login("new")
     );
@@ -294,7 +294,7 @@ fn fo_11_starts_and_stops_with_all_nodes_down() -> Result<()> {
     cluster.start(0)?;
     cluster.start(1)?;
     let served =
-        eventually(Duration::from_secs(5), || weir.client().and_then(|mut c| c.scalar("SELECT 1")).is_ok());
+        eventually(Duration::from_secs(30), || weir.client().and_then(|mut c| c.scalar("SELECT 1")).is_ok());
     ensure!(served, "not served after the nodes came");
     weir.wait_nodes(2)?;
     cluster.stop(1, harness::StopMode::Immediate)?;

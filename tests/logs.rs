@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use harness::{Cluster, ClusterOptions, Login, Pgweir, PgweirOptions, eventually, msgs};
 use rustix::process::Signal;
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(30);
 
 fn one_node() -> Result<Cluster> {
     Cluster::new(ClusterOptions { standbys: 0, ..ClusterOptions::default() })

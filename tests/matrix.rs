@@ -161,7 +161,7 @@ fn au_01_the_matrix() -> Result<()> {
                 if wanted == Wanted::Unusable {
                     let named =
                         || weir.log().lines().any(|line| line.contains(&role) && line.contains("WARN"));
-                    if !eventually(Duration::from_secs(2), named) {
+                    if !eventually(Duration::from_secs(30), named) {
                         failures.push(format!("{what}: no line in the log names the user"));
                     }
                 }

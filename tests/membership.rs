@@ -223,7 +223,7 @@ fn fo_11_the_status_file_is_a_hint() -> Result<()> {
     patient(&weir)?.simple("INSERT INTO t VALUES (0)")?;
     weir.admin("DETACH NODE 1 FORCE")?;
     let written = || fs::read_to_string(&file).is_ok_and(|text| text.contains(&cluster.port(1).to_string()));
-    ensure!(eventually(Duration::from_secs(5), written), "{:?}", fs::read_to_string(&file));
+    ensure!(eventually(Duration::from_secs(30), written), "{:?}", fs::read_to_string(&file));
     drop(weir);
     let mut weir = Pgweir::launch(&cluster, &options)?;
     weir.wait_answering()?;
@@ -234,7 +234,7 @@ fn fo_11_the_status_file_is_a_hint() -> Result<()> {
     }
     weir.admin("ATTACH NODE 1")?;
     weir.wait_nodes(2)?;
-    ensure!(eventually(Duration::from_secs(5), || !written()), "{:?}", fs::read_to_string(&file));
+    ensure!(eventually(Duration::from_secs(30), || !written()), "{:?}", fs::read_to_string(&file));
     drop(weir);
     // The only primary is detached, says the file: there is no other, so it is used.
     let text = fs::read_to_string(&file)?;
@@ -248,7 +248,7 @@ fn fo_11_the_status_file_is_a_hint() -> Result<()> {
     cluster.promote(1)?;
     assert_eq!(primary(&weir, 0, Duration::from_secs(5))?, 1);
     let newest = || fs::read_to_string(&file).is_ok_and(|text| text.contains("\"newest_timeline\": 2"));
-    ensure!(eventually(Duration::from_secs(5), newest), "{:?}", fs::read_to_string(&file));
+    ensure!(eventually(Duration::from_secs(30), newest), "{:?}", fs::read_to_string(&file));
     drop(weir);
     cluster.kill9(1)?;
     let mut weir = Pgweir::launch(&cluster, &options)?;

@@ -79,7 +79,7 @@ fn the_pam_method() -> Result<()> {
     ensure!(hanging.stderr.contains("canceling authentication due to timeout"), "{hanging:?}");
     ensure!(started.elapsed() < Duration::from_secs(40), "the modules were waited for");
     ensure!(eventually(Duration::from_secs(20), || children(weir.pid()) == 0), "a helper is left behind");
-    let told = eventually(Duration::from_secs(3), || {
+    let told = eventually(Duration::from_secs(30), || {
         let log = weir.log();
         log.contains("PAM authentication by pool_hba line") && log.contains("Authentication failure")
     });

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use harness::tools::{Output, run};
 use harness::{Cluster, ClusterOptions, Pgweir, PgweirOptions, eventually, outside, procs};
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(30);
 
 struct Rig {
     cluster: Cluster,

@@ -22,7 +22,7 @@ const SLOW: &str = "SELECT 'x' FROM pg_sleep(1)";
 fn busy_one(cluster: &Cluster, nodes: &[usize]) -> Result<usize> {
     let count = format!("SELECT count(*) FROM pg_stat_activity WHERE {BUSY}");
     let mut found = None;
-    eventually(Duration::from_secs(5), || {
+    eventually(Duration::from_secs(30), || {
         found = nodes.iter().copied().find(|&node| cluster.scalar(node, &count).is_ok_and(|n| n == "1"));
         found.is_some()
     });

@@ -127,7 +127,7 @@ fn sl_05_what_a_session_made_is_gone_with_it() -> Result<()> {
                 ("SELECT count(*) FROM pg_cursors WHERE is_holdable", "0"),
             ] {
                 let gone = || every_backend_answers(weir, sql, wanted);
-                ensure!(eventually(Duration::from_secs(2), || gone().is_ok()), "{:#}", gone().unwrap_err());
+                ensure!(eventually(Duration::from_secs(30), || gone().is_ok()), "{:#}", gone().unwrap_err());
             }
         }
         Ok(())
@@ -251,7 +251,7 @@ fn pinned_clients_are_visible_and_leave_room() -> Result<()> {
     let refused = other.simple("SELECT 1").map(|_| ()).expect_err("served on a pinned backend");
     assert_eq!(sqlstate(&refused), "53300");
     drop(second);
-    ensure!(eventually(Duration::from_secs(2), || other.scalar("SELECT 1").is_ok_and(|one| one == "1")));
+    ensure!(eventually(Duration::from_secs(30), || other.scalar("SELECT 1").is_ok_and(|one| one == "1")));
     Ok(())
 }
 

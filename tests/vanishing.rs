@@ -163,7 +163,7 @@ fn five_hundred_clients_on_a_pool_of_ten() -> Result<()> {
         ensure!(used <= 10, "{used} backends on n{node}");
     }
     ensure!(
-        eventually(Duration::from_secs(3), || weir.open_fds().is_ok_and(|n| n < 100)),
+        eventually(Duration::from_secs(30), || weir.open_fds().is_ok_and(|n| n < 100)),
         "descriptors leak"
     );
     Ok(())
