@@ -158,7 +158,13 @@ impl Keeper {
                 Some(read) => Arc::clone(&read.facts),
                 None => {
                     something_new = true;
-                    self.facts(digest, &rules).await?
+                    let facts = self.facts(digest.clone(), &rules).await?;
+                    // What changed in between is read again the next time: a setting that is changed back by then would
+                    // show in no digest.
+                    if self.digest().await? != digest {
+                        self.read = None;
+                    }
+                    facts
                 }
             };
             if self.database.changes.load(Ordering::Acquire) != began {
