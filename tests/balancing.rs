@@ -69,7 +69,7 @@ fn rw_22_reads_are_shared_by_weight() -> Result<()> {
     for method in ["least_outstanding", "least_connections", "latency", "random", "round_robin"] {
         let options = PgweirOptions::yaml(&format!("load_balance: {method}")).weights(&[0, 1, 3]);
         let weir = Pgweir::start_with(&cluster, &options)?;
-        one_to_three(&weir, 4000, 8).map_err(|e| e.context(method))?;
+        one_to_three(&weir, 10_000, 8).map_err(|e| e.context(method))?;
     }
     Ok(())
 }
@@ -79,7 +79,7 @@ fn rw_22_the_primary_takes_reads_by_its_weight() -> Result<()> {
     let cluster = cluster(2)?;
     let weir =
         Pgweir::start_with(&cluster, &PgweirOptions::yaml("load_balance: round_robin").weights(&[2, 1, 1]))?;
-    let shares = shares(&weir, 4000)?;
+    let shares = shares(&weir, 10_000)?;
     near(&shares, "n0", 50.0)?;
     near(&shares, "n1", 25.0)?;
     near(&shares, "n2", 25.0)

@@ -323,6 +323,7 @@ mod tests {
             "pg_is_in_recovery",
             "table_to_xml",
             "database_to_xml_and_xmlschema",
+            "pg_relation_size",
         ] {
             assert_eq!(builtin(name.as_bytes()), Some(Safety::PrimaryOnly), "{name}");
         }
@@ -335,7 +336,6 @@ mod tests {
             "pg_last_wal_replay_lsn",
             "count",
             "generate_series",
-            "pg_relation_size",
             "current_setting",
         ] {
             assert_eq!(builtin(name.as_bytes()), Some(Safety::AnyNode), "{name}");

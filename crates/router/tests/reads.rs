@@ -83,7 +83,7 @@ fn safe_functions_read() {
             "SELECT relname FROM pg_class c WHERE c.relname OPERATOR(pg_catalog.~) '^(t)$' COLLATE pg_catalog.default",
             "SELECT a FROM t GROUP BY GROUPING SETS ((a), ()), ROLLUP (b), CUBE (c)",
             "SELECT interval '1 day' + date '2020-01-01', a AT TIME ZONE 'UTC' FROM t",
-            "SELECT pg_size_pretty(pg_total_relation_size('t'))",
+            "SELECT pg_size_pretty(1024::bigint), pg_column_size(a) FROM t",
             "SELECT to_char(now(), 'YYYY'), make_interval(days => 10)",
             "SELECT jsonb_build_object('a', 1), to_jsonb(t.*) FROM t",
             "SELECT b'101', x'1F', U&'d\\0061t', N'x'",

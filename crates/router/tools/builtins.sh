@@ -10,11 +10,10 @@
 set -eu
 psql=${1:?usage: builtins.sh PSQL-COMMAND}
 
-# Volatile, yet a standby answers them just as well.
+# Volatile, yet a standby answers them just as well. Sizes are not among them: unlogged tables have no files there.
 volatile_safe="bernoulli system random clock_timestamp timeofday gen_random_uuid current_query
   pg_sleep pg_sleep_for pg_sleep_until pg_is_in_recovery pg_last_wal_receive_lsn pg_last_wal_replay_lsn
   pg_last_xact_replay_timestamp pg_is_wal_replay_paused pg_get_wal_replay_pause_state
-  pg_relation_size pg_table_size pg_indexes_size pg_total_relation_size pg_database_size pg_tablespace_size
   pg_partition_tree pg_partition_ancestors pg_collation_actual_version pg_database_collation_actual_version
   pg_jit_available lo_get"
 
