@@ -1,8 +1,10 @@
 //! What goes before what: hints, `SET pgweir.route`, pattern and redirect lists, writes before, the read-only port,
 //! and what `PGWEIR EXPLAIN` says of it. WHERE tells the node; the primary has weight 0.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
-use harness::{Login, PgweirOptions, RawClient, WHERE, msgs, procs, rig};
+use harness::{Login, PgweirOptions, RawClient, WHERE, eventually, msgs, procs, rig};
 
 fn at(client: &mut RawClient, prefix: &str) -> Result<String> {
     client.scalar(&format!("{prefix}{WHERE}"))
@@ -183,6 +185,10 @@ fn explain_tells_where_and_why() -> Result<()> {
     let (cluster, weir) = rig(2, "consistency: eventual")?;
     cluster.setup("CREATE FUNCTION wr() RETURNS int VOLATILE LANGUAGE sql AS 'SELECT 1'; CREATE VIEW v AS SELECT wr(); GRANT ALL ON v TO bench")?;
     let mut client = weir.client()?;
+    // Until the catalog has the function, it is an unknown one.
+    let known = |client: &mut RawClient| explained(client, "SELECT wr()", "reason");
+    let is_known = || known(&mut client).is_ok_and(|reason| reason == "volatile_function");
+    ensure!(eventually(Duration::from_secs(30), is_known), "{:?}", known(&mut client));
     for (sql, node, reason) in [
         ("SELECT 1", "1,2", "read_only_select"),
         ("SELECT wr()", "0", "volatile_function"),
