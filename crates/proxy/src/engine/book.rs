@@ -88,6 +88,15 @@ impl SettingsBook {
         self.changed.iter().any(|changed| changed.as_deref().is_none_or(|changed| changed == name))
     }
 
+    /// Once each: a session that holds its backend may set the same parameter for days.
+    fn note_changed(&mut self, change: &Change) {
+        match change {
+            Change::Set { name, .. } | Change::Reset { name } if self.has_changed(name) => {}
+            Change::Set { name, .. } | Change::Reset { name } => self.changed.push(Some(name.clone())),
+            Change::ResetAll => self.changed = vec![None],
+        }
+    }
+
     /// Values that statements of the client have set without a sign of it.
     pub(super) fn adopt(&mut self, values: Vec<(String, String)>, backend: &mut Arc<Settings>) {
         let mut client = (*self.client).clone();
@@ -219,7 +228,7 @@ impl SettingsBook {
     pub(super) fn discard(&mut self, backend: &mut Arc<Settings>) {
         self.end_transaction();
         self.discarded = true;
-        self.changed.push(None);
+        self.note_changed(&Change::ResetAll);
         self.pins.clear();
         self.client = Arc::clone(&self.startup);
         *backend = Arc::clone(&self.startup);
@@ -301,10 +310,7 @@ impl SettingsBook {
         }
         let now = self.now();
         self.at_begin.get_or_insert(now);
-        self.changed.extend(changes.iter().map(|change| match change {
-            Change::Set { name, .. } | Change::Reset { name } => Some(name.clone()),
-            Change::ResetAll => None,
-        }));
+        changes.iter().for_each(|change| self.note_changed(change));
         let mut client = (*self.client).clone();
         changes.iter().for_each(|change| client.change(change, &self.startup));
         self.client = Arc::new(client);
@@ -531,5 +537,21 @@ mod tests {
         session.book.completed(Push(3), b"ROLLBACK", &mut session.backend);
         session.book.ready(Push(4), TxStatus::Idle, &mut session.backend);
         assert!(session.backend.is_empty() && session.book.is_in_doubt(), "a ROLLBACK in the batch");
+    }
+
+    #[test]
+    fn what_has_changed_is_kept_once() {
+        let mut session = Session::new(&[]);
+        for round in 0..1000 {
+            let set =
+                |name: &str| Change::Set { name: name.into(), statement: format!("SET {name} = {round}") };
+            session.book.change(&[set("a.b"), set("a.c")], &mut session.backend);
+        }
+        assert_eq!(session.book.changed.len(), 2);
+        assert!(session.book.has_changed("a.b") && !session.book.has_changed("a.d"));
+        session.book.change(&[Change::ResetAll], &mut session.backend);
+        session.book.discard(&mut session.backend);
+        assert_eq!(session.book.changed, [None]);
+        assert!(session.book.has_changed("a.d"));
     }
 }

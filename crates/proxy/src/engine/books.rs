@@ -52,12 +52,12 @@ impl News {
 impl Books {
     /// The server reported a parameter, in answer to a statement of `owner`.
     pub fn report(&mut self, name: &str, value: &str, owner: Owner) {
-        let before = self.parameters.get(name).unwrap_or_default().to_owned();
-        if self.parameters.get(name) == Some(value) {
+        let before = self.parameters.get(name);
+        if before == Some(value) {
             return;
         }
+        let was = (owner == Owner::Client).then(|| before.unwrap_or_default().to_owned());
         self.parameters.set(name, value);
-        let was = (owner == Owner::Client).then_some(before);
         match self.reported.iter_mut().find(|known| known.name == name) {
             Some(known) if was.is_none() || known.was.is_none() => known.was = was,
             Some(_) => {}
