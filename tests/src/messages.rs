@@ -155,6 +155,20 @@ impl Msgs {
         self.message(b'F', &[&oid.to_be_bytes()[..], &[0, 0, 0, 0, 0, 0]].concat())
     }
 
+    /// FunctionCall with values in binary, its result as well.
+    #[must_use]
+    pub fn F_binary(mut self, oid: u32, values: &[&[u8]]) -> Self {
+        self.ready_due += 1;
+        let count = |n: usize| u16::try_from(n).unwrap_or(u16::MAX).to_be_bytes();
+        let mut body = [&oid.to_be_bytes()[..], &count(1), &count(1), &count(values.len())].concat();
+        for value in values {
+            body.extend(u32::try_from(value.len()).unwrap_or(u32::MAX).to_be_bytes());
+            body.extend_from_slice(value);
+        }
+        body.extend(count(1));
+        self.message(b'F', &body)
+    }
+
     /// CopyData.
     #[must_use]
     pub fn d(self, data: &[u8]) -> Self {

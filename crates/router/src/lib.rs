@@ -16,6 +16,7 @@
 
 mod builtins;
 pub mod cache;
+mod call;
 pub mod catalog;
 pub mod classify;
 pub mod decide;
@@ -44,6 +45,7 @@ mod transaction;
 pub mod verdict;
 
 pub use cache::Classifier;
+pub use call::function_call;
 pub use catalog::{Builder, Catalog, ListedFunctions, Loaded, Object, Origin};
 pub use classify::{ParseOptions, classify, classify_with};
 pub use decide::{Policy, Redirect, Target, TxView, decide, may_run_early};

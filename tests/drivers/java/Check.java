@@ -20,10 +20,12 @@ import java.util.concurrent.TimeUnit;
 import org.postgresql.PGConnection;
 import org.postgresql.PGNotification;
 import org.postgresql.PGStatement;
+import org.postgresql.largeobject.LargeObject;
+import org.postgresql.largeobject.LargeObjectManager;
 
 /**
  * pgjdbc with HikariCP: S_n names after some uses, BEGIN in front of Parse, fetch sizes, batches, autosave, savepoints,
- * COPY, LISTEN, cancel, targetServerType. DSN, TAG and PARTS: see ../python/common.py.
+ * COPY, large objects, LISTEN, cancel, targetServerType. DSN, TAG and PARTS: see ../python/common.py.
  */
 public final class Check {
     private static final String TAG = System.getenv("TAG");
@@ -333,6 +335,34 @@ public final class Check {
         }
     }
 
+    /** Large objects go by FunctionCall; also in transactions that are READ ONLY, and those of one snapshot. */
+    private static void largeObjects() throws Exception {
+        try (Connection conn = connect()) {
+            conn.setAutoCommit(false);
+            LargeObjectManager objects = conn.unwrap(PGConnection.class).getLargeObjectAPI();
+            long oid = objects.createLO();
+            try (LargeObject made = objects.open(oid, LargeObjectManager.WRITE)) {
+                made.write(TAG.repeat(1000).getBytes());
+            }
+            conn.commit();
+            for (int level : List.of(Connection.TRANSACTION_READ_COMMITTED, Connection.TRANSACTION_REPEATABLE_READ)) {
+                conn.setReadOnly(true);
+                conn.setTransactionIsolation(level);
+                equal(one(conn, "SELECT word FROM " + TABLE + " WHERE id = 499"), TAG + "-499", "a read");
+                try (LargeObject read = objects.open(oid, LargeObjectManager.READ)) {
+                    equal(read.size64(), TAG.length() * 1000L, "size");
+                    read.seek64(TAG.length() * 999L, LargeObject.SEEK_SET);
+                    equal(new String(read.read(100)), TAG, "the end of it");
+                }
+                conn.commit();
+                conn.setReadOnly(false);
+            }
+            conn.setTransactionIsolation(Connection.TRANSACTION_READ_COMMITTED);
+            objects.unlink(oid);
+            conn.commit();
+        }
+    }
+
     private static void listen() throws Exception {
         try (Connection listener = connect();
                 Connection speaker = connect();
@@ -429,6 +459,7 @@ public final class Check {
             run("transactionsWithErrors", Check::transactionsWithErrors);
             run("fetchSize", Check::fetchSize);
             run("copy", Check::copy);
+            run("largeObjects", Check::largeObjects);
             run("cancel", Check::cancel);
             run("settings", Check::settings);
             run("pool", Check::pool);

@@ -110,14 +110,7 @@ impl Engine {
                 self.tracker.push(Ask::Sync, Owner::Client);
                 self.forward(buf, outs.server, header.len);
             }
-            b'F' => {
-                let verdict = Verdict::unparsed(Reason::Utility);
-                env.watch.statement(&verdict, None);
-                // Like Sync and Query it ends in ReadyForQuery.
-                self.end_of_batch();
-                self.tracker.push(Ask::FunctionCall, Owner::Client);
-                self.forward(buf, outs.server, header.len);
-            }
+            b'F' => return Ok(self.function_call(env, books, buf, outs.server, header)),
             b'd' | b'c' | b'f' => self.copy(buf, outs.server, header),
             // Flush, of which the server refuses what has a body.
             _ if header.len > HEADER_LEN => self.ask(Ask::BadFlush, buf, outs.server, header),

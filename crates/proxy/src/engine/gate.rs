@@ -136,12 +136,12 @@ impl Engine {
     }
 
     /// Whether a message must wait until DEALLOCATE ALL or DISCARD ALL has emptied the books: a statement
-    /// or a pin behind it would be taken for what it has emptied. And whether a Query inside of a batch must wait until
-    /// the batch is answered: the server ignores it behind an error, with all that it would change.
+    /// or a pin behind it would be taken for what it has emptied. And whether a Query or FunctionCall inside of a batch must
+    /// wait until the batch is answered: the server ignores it behind an error, with all that it would change.
     pub(super) fn waits_for_reset(&mut self, tag: u8, out: &mut Out) -> bool {
         self.resets &= self.tracker.owes();
         let passes = matches!(tag, b'S' | b'H') && !self.guarded;
-        let inside = tag == b'Q' && self.in_batch && !self.tracker.is_skipping();
+        let inside = matches!(tag, b'Q' | b'F') && self.in_batch && !self.tracker.is_skipping();
         // Should the batch fail in which all was discarded, the settings are to be made again in front of what follows.
         let behind = self.settings.has_discarded() && !self.in_batch;
         let waits = (self.resets || self.guarded || inside || behind) && self.tracker.owes();

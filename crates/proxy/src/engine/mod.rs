@@ -9,6 +9,7 @@
 
 mod book;
 mod books;
+mod call;
 mod client;
 mod early;
 mod follow;

@@ -44,14 +44,35 @@ impl Engine {
         let sql = message::query_text(buf.at(buf.position(), len));
         let Some(why) = self.refusal(verdict, sql, env) else { return false };
         buf.consume(len);
+        self.fail_in_place(books, out, why);
+        true
+    }
+
+    /// Sends a Query that fails in place of the client's FunctionCall, which need not be whole; false when that may run here.
+    pub(super) fn refuse_call(
+        &mut self,
+        verdict: &Verdict,
+        env: &Env<'_>,
+        books: &mut Books,
+        buf: &mut Buf,
+        out: &mut Out,
+        len: usize,
+    ) -> bool {
+        let Some(why) = self.refusal(verdict, None, env) else { return false };
+        self.drop_message(len);
+        let dropped = self.drop_client_rest(buf.filled().len());
+        buf.consume(dropped);
+        self.fail_in_place(books, out, why);
+        true
+    }
+
+    fn fail_in_place(&mut self, books: &mut Books, out: &mut Out, why: Box<PgError>) {
         out.own(|own| put_query(own, FAILING.as_bytes()));
         self.tracker.push(Ask::Query, Owner::Client);
         self.refused.push((self.tracker.last_push(), why));
         self.statements.drop_unnamed();
         books.prepared.set_unnamed(None);
-        self.in_batch = false;
-        self.gate.bound = false;
-        true
+        self.end_of_batch();
     }
 
     /// Why a statement of that verdict and text must not run here.

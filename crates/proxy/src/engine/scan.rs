@@ -121,10 +121,7 @@ impl<'a> Walk<'a> {
         let whole = seen.len() >= header.len;
         Ok(match header.tag {
             b'Q' => self.query(header, seen, env),
-            b'F' => {
-                self.verdict = self.verdict.merge(Verdict::unparsed(Reason::Utility));
-                Ok(Some(Boundary::FunctionCall))
-            }
+            b'F' => self.function_call(header, seen),
             b'X' => Ok(Some(Boundary::Terminate)),
             b'S' if header.len > HEADER_LEN => Ok(Some(Boundary::FailingSync)),
             b'S' => Ok(Some(Boundary::Sync)),
@@ -159,6 +156,12 @@ impl<'a> Walk<'a> {
         };
         self.verdict = if self.extended { self.verdict.merge(verdict) } else { verdict };
         Ok(Some(Boundary::Query))
+    }
+
+    fn function_call(&mut self, header: Header, seen: &[u8]) -> Seen {
+        let verdict = call_verdict(header, seen)?;
+        self.verdict = if self.extended { self.verdict.merge(verdict) } else { verdict };
+        Ok(Some(Boundary::FunctionCall))
     }
 
     fn parse(&mut self, seen: &'a [u8], env: &Env<'_>) -> Seen {
@@ -262,4 +265,14 @@ pub(super) fn query_verdict(message: &[u8], env: &Env<'_>) -> Verdict {
     // A zero byte inside: PostgreSQL refuses it, and its view counts.
     message::only_query_text(message)
         .map_or_else(|| Verdict::unparsed(Reason::Unparsed), |text| (env.classify)(text))
+}
+
+/// The verdict on a FunctionCall of which `seen` is there; `Err` is how many bytes must be there. One without an OID fails.
+pub(super) fn call_verdict(header: Header, seen: &[u8]) -> Result<Verdict, usize> {
+    const NEEDED: usize = HEADER_LEN + size_of::<u32>();
+    match seen.get(HEADER_LEN..NEEDED).and_then(|oid| oid.try_into().ok()) {
+        Some(oid) => Ok(router::function_call(u32::from_be_bytes(oid))),
+        None if header.len < NEEDED => Ok(router::function_call(0)),
+        None => Err(NEEDED),
+    }
 }
