@@ -84,9 +84,13 @@ fn a_sync_is_never_held_back_by_a_reset() {
 #[test]
 fn a_function_call_ends_the_batch() {
     let mut pair = Pair::primary();
-    let call = message('F', b"\0\0\0\x01\0\0\0\0\0\0");
-    pair.client(&[p("", "SELECT 1"), call].concat(), 1000);
-    pair.server(&[message('1', b""), message('V', b"\xff\xff\xff\xff"), z('I')].concat(), 1000);
+    // `lo_creat`; it waits for the batch, behind whose error it would be ignored.
+    let call = message('F', b"\0\0\x03\xbd\0\0\0\0\0\0");
+    let flush = message('H', b"");
+    assert!(pair.client(&[p("", "SELECT 1"), call.clone()].concat(), 1000).ends_with(&flush));
+    pair.server(&message('1', b""), 1000);
+    assert_eq!(pair.poke(), call);
+    pair.server(&[message('V', b"\xff\xff\xff\xff"), z('I')].concat(), 1000);
     assert!(pair.engine.is_free());
     pair.engine.start_settings(Arc::new(Settings::new([("TimeZone".to_owned(), "UTC".to_owned())])));
     assert!(pair.client(&q("SELECT 1"), 1000).len() > q("SELECT 1").len(), "settings go in front again");
