@@ -62,6 +62,7 @@ fn closed_or_fatal(weir: &Pgweir, name: &str, bytes: &[u8]) -> Result<()> {
     }
 }
 
+/// AU-10
 #[test]
 fn malformed_startup_packets_and_garbage() -> Result<()> {
     let (_cluster, mut weir) = rig(0, "")?;
@@ -89,6 +90,7 @@ fn malformed_startup_packets_and_garbage() -> Result<()> {
     Ok(())
 }
 
+/// AU-10
 #[test]
 fn a_clear_answer_where_there_is_one_to_give() -> Result<()> {
     let (_cluster, weir) = rig(0, "")?;
@@ -194,6 +196,7 @@ fn malformed_messages_after_the_login() -> Result<()> {
     Ok(())
 }
 
+/// AU-10
 #[test]
 fn slow_starts_are_ended_and_hinder_nobody() -> Result<()> {
     let (_cluster, weir) = rig(0, "authentication_timeout: 1s")?;
@@ -261,7 +264,7 @@ fn to_02_the_client_limit_is_said_clearly() -> Result<()> {
     Ok(())
 }
 
-/// 2,000 sockets that are open and say nothing, or never end what they say, keep nobody out.
+/// AU-10: 2,000 sockets that are open and say nothing, or never end what they say, keep nobody out.
 #[test]
 fn half_open_sockets_keep_nobody_out() -> Result<()> {
     let (_cluster, weir) = rig(0, "")?;

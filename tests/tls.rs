@@ -560,6 +560,112 @@ fn tl_04_a_certificate_of_ours() -> Result<()> {
     Ok(())
 }
 
+/// TL-04: of several hosts each is verified for its own name: one that is another's is not used, not even in the clear,
+/// and the others are.
+#[test]
+fn tl_04_each_node_is_verified_for_its_own_name() -> Result<()> {
+    let conf = "log_connections = on\n".to_owned();
+    let cluster = Cluster::new(ClusterOptions { standbys: 2, conf, ..ClusterOptions::default() })?;
+    let pki = authority(&cluster, "pki", Signature::Sha256)?;
+    pki.issue("address", "/CN=n0", "IP:127.0.0.1", 10)?;
+    pki.issue("name", "/CN=n1", "DNS:localhost", 10)?;
+    let mut yaml = node_yaml("verify-full", Some(&pki));
+    yaml.push_str("backends:\n");
+    // The last one has the certificate of the one before it, and another name.
+    for (node, (host, cert)) in
+        [("127.0.0.1", "address"), ("localhost", "name"), ("127.0.0.1", "name")].iter().enumerate()
+    {
+        cluster.set_tls(node, &pki.path(&format!("{cert}.crt")), &pki.path(&format!("{cert}.key")), None)?;
+        let weight = u32::from(node > 0);
+        yaml.push_str(&format!(
+            "  - {{ hostname: {host}, port: {}, weight: {weight} }}\n",
+            cluster.port(node)
+        ));
+    }
+    let weir = launched(&cluster, &yaml)?;
+    weir.wait_pool_nodes(Duration::from_secs(30), |nodes| {
+        let status: Vec<&str> = nodes.iter().map(|node| node["status"].as_str()).collect();
+        status == ["up", "up", "down"] && nodes[0]["role"] == "primary"
+    })?;
+    cluster.setup("CREATE TABLE verified (a int); GRANT ALL ON verified TO bench")?;
+    weir.wait_on_standby("SELECT a FROM verified")?;
+    let mut client = weir.client()?;
+    let asked = "SELECT ssl::text || current_setting('port') FROM pg_stat_ssl, (SELECT count(a) FROM verified) \
+                 AS x WHERE pid = pg_backend_pid()";
+    for _ in 0..20 {
+        assert_eq!(client.scalar(asked)?, format!("true{}", cluster.port(1)));
+    }
+    client.simple("INSERT INTO verified VALUES (1)")?;
+    let why = || weir.log().contains("TLS with the server failed");
+    ensure!(eventually(Duration::from_secs(30), why), "the log does not say why: {}", weir.log());
+    for user in ["pgweir", "bench"] {
+        let came = format!("connection authorized: user={user}");
+        ensure!(cluster.log(0)?.contains(&came) && cluster.log(1)?.contains(&came), "{user} is not seen");
+        ensure!(!cluster.log(2)?.contains(&came), "{user} came in where nobody was verified");
+    }
+    Ok(())
+}
+
+/// TL-04: clients with a list of hosts: as with servers, each is verified for the name that it was given.
+#[test]
+fn tl_04_clients_with_several_hosts_verify_each() -> Result<()> {
+    let cluster = one_node()?;
+    let pki = authority(&cluster, "pki", Signature::Sha256)?;
+    pki.issue("elsewhere", "/CN=elsewhere", "DNS:elsewhere.example", 10)?;
+    let good = weir_with(&cluster, &server_yaml(&pki, "allow"), "")?;
+    let other = format!(
+        "ssl: require\nssl_cert: {}\nssl_key: {}\n",
+        pki.path("elsewhere.crt"),
+        pki.path("elsewhere.key")
+    );
+    let mut bad = Pgweir::launch(&cluster, &PgweirOptions::yaml(&other))?;
+    bad.wait_ready()?;
+    let dead = harness::procs::free_port()?;
+    let with = |ports: [u16; 2], hosts: &str| {
+        let more = format!(
+            "host={hosts} port={},{} sslmode=verify-full sslrootcert={}",
+            ports[0],
+            ports[1],
+            pki.path("ca.crt")
+        );
+        psql(&cluster, good.port(), &more, "\\conninfo")
+    };
+    // One that is not there is passed over.
+    assert_eq!(came_in(&with([dead, good.port()], "localhost,127.0.0.1")?), "tls");
+    assert_eq!(came_in(&with([good.port(), bad.port()], "127.0.0.1,localhost")?), "tls");
+    let out = with([dead, bad.port()], "127.0.0.1,localhost")?;
+    ensure!(out.code != 0 && out.stderr.contains("does not match host name \"localhost\""), "{out:?}");
+    Ok(())
+}
+
+/// TL-06: a key with a passphrase, ours towards clients or towards nodes, is refused by name: at the start, and by a
+/// reload, which changes nothing.
+#[test]
+fn tl_06_keys_of_ours_with_a_passphrase_are_refused_by_name() -> Result<()> {
+    let cluster = one_node()?;
+    let pki = authority(&cluster, "pki", Signature::Sha256)?;
+    pki.lock("weir", "open sesame")?;
+    let (cert, key, locked) = (pki.path("weir.crt"), pki.path("weir.key"), pki.path("weir.locked"));
+    let yaml = |name: &str, key: &str| match name {
+        "ssl_key" => format!("ssl: allow\nssl_cert: {cert}\nssl_key: {key}\n"),
+        _ => format!("backend_ssl_cert: {cert}\nbackend_ssl_key: {key}\n"),
+    };
+    for name in ["ssl_key", "backend_ssl_key"] {
+        let refused = format!("{name} ({locked}): it is protected by a passphrase");
+        let mut weir = Pgweir::launch(&cluster, &PgweirOptions::yaml(&yaml(name, &locked)))?;
+        assert_eq!(weir.wait_exit(Duration::from_secs(30))?, 78, "{name}: {}", weir.log());
+        ensure!(weir.log().contains(&refused), "{name}: {}", weir.log());
+
+        let weir = weir_with(&cluster, &yaml(name, &key), "")?;
+        weir.rewrite(&cluster, &PgweirOptions::yaml(&yaml(name, &locked)))?;
+        weir.signal(Signal::HUP);
+        let told = || weir.log().contains("reload refused") && weir.log().contains(&refused);
+        ensure!(eventually(Duration::from_secs(30), told), "{name}: {}", weir.log());
+        assert_eq!(weir.client()?.scalar("SELECT 1")?, "1");
+    }
+    Ok(())
+}
+
 /// What TLS costs an idle session in memory is bounded.
 #[test]
 fn tl_04_idle_sessions_over_tls_are_cheap() -> Result<()> {

@@ -11,7 +11,8 @@ use crate::{none, root};
 
 const PAGE: &str = "docs/cases.md";
 /// The first letters of the ids that the page has.
-const KINDS: [&str; 13] = ["PS", "EP", "SL", "CN", "CP", "FO", "TO", "PN", "RW", "SR", "PP", "AD", "RL"];
+const KINDS: [&str; 15] =
+    ["PS", "EP", "SL", "CN", "CP", "AU", "TL", "FO", "TO", "PN", "RW", "SR", "PP", "AD", "RL"];
 
 /// Tests by the ids that they carry.
 type Carried = BTreeMap<String, Vec<String>>;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use config::{Config, ConfigErrors};
+use proxy::tls::TlsError;
 
 use crate::{check, demo, import, orders, pam_helper, passwd, remote, route, run, status, top};
 
@@ -182,7 +183,8 @@ pub(crate) fn main() -> ExitCode {
         }
         Err(Failure::Other(error)) => {
             complain(&format!("pgweir: {error:#}"));
-            ExitCode::FAILURE
+            // What TLS is set up from is a part of the configuration: starting again would not help.
+            if error.is::<TlsError>() { ExitCode::from(EX_CONFIG) } else { ExitCode::FAILURE }
         }
     }
 }
