@@ -7,8 +7,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use parking_lot::Mutex;
+use protocol::write::{WriteError, parameter_status};
 
+use crate::hash::Seeded;
 use crate::settings::{Parameters, Setting, Settings};
 
 /// Sets of settings that are remembered for one database and user; beyond it all are forgotten.
@@ -16,10 +19,49 @@ const KNOWN_SETTINGS: usize = 512;
 /// Databases and users that are remembered; beyond it all are forgotten.
 const KNOWN_GREETINGS: usize = 10_000;
 
+/// What clients of the same settings are told.
+#[derive(Debug)]
+pub struct Told {
+    parameters: Parameters,
+    /// Its messages, where pgweir stands for a primary and where for a standby: they are the same for every login.
+    messages: [Result<Box<[u8]>, WriteError>; 2],
+}
+
+impl Told {
+    /// These, as a primary has them.
+    #[must_use]
+    pub fn new(parameters: Parameters) -> Self {
+        let messages = [messages(&parameters), messages(&as_a_standby_reports(parameters.clone()))];
+        Self { parameters, messages }
+    }
+
+    /// The value of one.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.parameters.get(name)
+    }
+
+    /// All of them, as ParameterStatus messages.
+    ///
+    /// # Errors
+    /// One of them cannot be told.
+    pub fn messages(&self, as_a_standby: bool) -> Result<&[u8], WriteError> {
+        let [primary, standby] = &self.messages;
+        let messages = if as_a_standby { standby } else { primary };
+        messages.as_deref().map_err(|error| *error)
+    }
+}
+
+fn messages(parameters: &Parameters) -> Result<Box<[u8]>, WriteError> {
+    let mut out = BytesMut::new();
+    parameters.iter().try_for_each(|(name, value)| parameter_status(&mut out, name, value))?;
+    Ok(out.as_ref().into())
+}
+
 #[derive(Debug, Default)]
 struct Greeting {
     parameters: Parameters,
-    known: HashMap<Arc<Settings>, Parameters>,
+    known: HashMap<Arc<Settings>, Arc<Told>, Seeded>,
 }
 
 /// Database and user.
@@ -28,7 +70,7 @@ type Key = (Arc<str>, Arc<str>);
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Greetings {
-    by_key: Mutex<HashMap<Key, Greeting>>,
+    by_key: Mutex<HashMap<Key, Greeting, Seeded>>,
 }
 
 impl Greetings {
@@ -67,22 +109,21 @@ impl Greetings {
         news
     }
 
-    /// The parameters to tell a client with `settings`, and the shared copy of these; `None` when a
-    /// backend must be asked.
+    /// What to tell a client with `settings`, and the shared copy of these; `None` when a backend must be asked.
     #[must_use]
     pub fn get(
         &self,
         database: &Arc<str>,
         user: &Arc<str>,
         settings: &Settings,
-    ) -> Option<(Arc<Settings>, Parameters)> {
+    ) -> Option<(Arc<Settings>, Arc<Told>)> {
         let mut all = self.by_key.lock();
         let greeting = all.get_mut(&(Arc::clone(database), Arc::clone(user)))?;
         if !greeting.known.contains_key(settings) {
-            greeting.put(Arc::new(settings.clone()), foreseeable(settings)?);
+            greeting.put(Arc::new(settings.clone()), &foreseeable(settings)?);
         }
-        let (settings, changes) = greeting.known.get_key_value(settings)?;
-        Some((Arc::clone(settings), greeting.parameters.clone().with(changes)))
+        let (settings, told) = greeting.known.get_key_value(settings)?;
+        Some((Arc::clone(settings), Arc::clone(told)))
     }
 
     /// With these settings a backend that reports `before` reports `after`.
@@ -96,7 +137,7 @@ impl Greetings {
     ) {
         let mut all = self.by_key.lock();
         if let Some(greeting) = all.get_mut(&(Arc::clone(database), Arc::clone(user))) {
-            greeting.put(Arc::clone(settings), before.changes_to(after));
+            greeting.put(Arc::clone(settings), &before.changes_to(after));
         }
     }
 }
@@ -110,11 +151,12 @@ impl Greeting {
         }
     }
 
-    fn put(&mut self, settings: Arc<Settings>, changes: Parameters) {
+    /// With these settings the defaults are told with `changes` over them.
+    fn put(&mut self, settings: Arc<Settings>, changes: &Parameters) {
         if self.known.len() >= KNOWN_SETTINGS {
             self.known.clear();
         }
-        self.known.insert(settings, changes);
+        self.known.insert(settings, Arc::new(Told::new(self.parameters.clone().with(changes))));
     }
 }
 

@@ -103,8 +103,8 @@ pub fn adopt(inherited: Vec<Inherited>) -> Result<Vec<Listener>, ListenError> {
 /// A connection that was accepted, not yet on a worker's reactor.
 #[derive(Debug)]
 pub enum Accepted {
-    /// TCP, and from where.
-    Tcp(std::net::TcpStream, SocketAddr),
+    /// TCP: from where, and to where if the listener is bound to one address.
+    Tcp(std::net::TcpStream, SocketAddr, Option<SocketAddr>),
     /// Unix.
     Unix(std::os::unix::net::UnixStream),
 }
@@ -129,9 +129,9 @@ impl Accepted {
     /// Those of the reactor and of the socket.
     pub fn into_stream(self) -> io::Result<Arrived> {
         Ok(match self {
-            Self::Tcp(mut stream, peer) => {
+            Self::Tcp(mut stream, peer, local) => {
                 let early = read_early(&mut stream);
-                let local = Peer::Tcp(stream.local_addr()?);
+                let local = Peer::Tcp(local.map_or_else(|| stream.local_addr(), Ok)?);
                 let stream = Stream::Tcp(tokio::net::TcpStream::from_std(stream)?);
                 Arrived { stream, early, peer: Peer::Tcp(peer), local }
             }
@@ -281,6 +281,7 @@ async fn accept_tcp(
     serve: impl Fn(Accepted),
 ) -> io::Result<()> {
     let mut inherited = keepalive();
+    let local = listener.get_ref().local_addr().ok().filter(|local| !local.ip().is_unspecified());
     inherit(listener.get_ref(), &inherited)?;
     loop {
         let Some((stream, peer)) = accept(&listener, |listener| listener.accept()).await else { continue };
@@ -291,7 +292,7 @@ async fn accept_tcp(
             inherited = wanted;
         }
         match stream.set_nonblocking(true) {
-            Ok(()) => serve(Accepted::Tcp(stream, peer)),
+            Ok(()) => serve(Accepted::Tcp(stream, peer, local)),
             Err(error) => tracing::debug!(error = %error, "connection lost before it was served"),
         }
     }

@@ -127,6 +127,17 @@ impl Out {
         Poll::Ready(Ok(total))
     }
 
+    /// Writes what the socket takes of bytes of ours before anything was read or written there
+    /// ([`Stream::write_early`]); how many.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn write_early(&mut self, stream: &mut Stream, buf: &Buf) -> io::Result<usize> {
+        let count = self.slices(buf).next().map_or(Ok(0), |first| stream.write_early(first))?;
+        self.advance(count);
+        Ok(count)
+    }
+
     fn poll_write(&self, cx: &mut Context<'_>, stream: &mut Stream, buf: &Buf) -> Poll<io::Result<usize>> {
         let stream = Pin::new(stream);
         let mut slices = self.slices(buf);

@@ -6,6 +6,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -93,6 +94,23 @@ impl Stream {
             Self::Tcp(stream) => stream.try_write(buf),
             Self::Unix(stream) => stream.try_write(buf),
             Self::Tls(tls) => tls.try_write(buf),
+        }
+    }
+
+    /// Writes what the socket takes at once, also before its reactor has said that it takes anything: that is heard a turn
+    /// later. 0 of what is to be encrypted, and where it takes nothing now.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn write_early(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let sent = match self {
+            Self::Tcp(stream) => SockRef::from(&*stream).send(buf),
+            Self::Unix(stream) => SockRef::from(&*stream).send(buf),
+            Self::Tls(_) => Ok(0),
+        };
+        match sent {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            sent => sent,
         }
     }
 

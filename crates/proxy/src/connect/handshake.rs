@@ -1,7 +1,5 @@
 //! The login at a node: from the start-up packet to ReadyForQuery.
 
-use std::fmt::Write as _;
-
 use bytes::{Buf, Bytes, BytesMut};
 use protocol::auth::{Channel, ServerAuth, Step};
 use protocol::frame::{HEADER_LEN, backend_header};
@@ -212,9 +210,6 @@ fn lossy(bytes: &[u8]) -> String {
 /// 18 random bytes as printable ASCII: RFC 5802 asks for freshness, PostgreSQL uses as many.
 pub(crate) fn nonce() -> String {
     let bytes: [u8; 18] = rand::rng().random();
-    bytes.iter().fold(String::with_capacity(36), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
 }

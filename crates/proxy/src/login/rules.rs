@@ -108,15 +108,15 @@ fn judged<'a>(
     }
     let Some(rules) = &context.config.hba else { return Ok(Some(Judgement::NoRules)) };
     let physical = replication == Replication::Physical;
-    let (kind, host) = match context.peer {
-        Peer::Unix => (ConnKind::Local, "[local]".to_owned()),
-        Peer::Tcp(address) => {
-            let address = address.ip().to_canonical();
-            (ConnKind::Tcp { tls: secured.tls, addr: address }, address.to_string())
-        }
+    let kind = match context.peer {
+        Peer::Unix => ConnKind::Local,
+        Peer::Tcp(address) => ConnKind::Tcp { tls: secured.tls, addr: address.ip().to_canonical() },
     };
     let applicant = || Applicant {
-        host: host.clone(),
+        host: match context.peer {
+            Peer::Unix => "[local]".to_owned(),
+            Peer::Tcp(address) => address.ip().to_canonical().to_string(),
+        },
         user: user.to_owned(),
         database: (!physical).then(|| database.to_owned()),
         encryption: if secured.tls { "SSL encryption" } else { "no encryption" },

@@ -78,6 +78,8 @@ impl Wire {
     /// Sends all that is due.
     pub(super) async fn send(&mut self) -> Result<(), LoginError> {
         let stream = self.stream.as_mut().ok_or(LoginError::Closed)?;
+        let sent = stream.write_early(&self.output).map_err(LoginError::Lost)?;
+        self.output.advance(sent);
         stream.write_all_buf(&mut self.output).await.map_err(LoginError::Lost)?;
         stream.flush().await.map_err(LoginError::Lost)
     }

@@ -145,11 +145,14 @@ impl Session {
             self.to_client.own(|own| write_error(own, &error));
         }
         // A client that takes nothing is left behind.
-        let _ = tokio::time::timeout(FAREWELL_TIMEOUT, self.flush()).await;
+        if !self.to_client.is_empty() {
+            let _ = tokio::time::timeout(FAREWELL_TIMEOUT, self.flush()).await;
+        }
         if self.engine.may_yield() {
             self.habits.held_in_vain();
         }
         self.reset_kept().await;
+        self.return_buffers();
     }
 
     /// A backend that the client leaves in the middle: closed, and what it does is cancelled.

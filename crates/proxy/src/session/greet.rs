@@ -9,46 +9,49 @@ use router::Target;
 
 use super::acquire::Interrupt;
 use super::settle::{ExchangeError, exchange};
-use super::{End, Session};
+use super::{End, Identity, Session};
 use crate::backend::Backend;
 use crate::engine::Books;
-use crate::greeting::{as_a_primary_reports, as_a_standby_reports};
+use crate::greeting::{Told, as_a_primary_reports};
 use crate::settings::{Parameters, Settings};
+
+/// Room for BackendKeyData with the secret of protocol 3.2 and for ReadyForQuery (bytes).
+const KEY_AND_READY_LEN: usize = 64;
 
 impl Session {
     /// Tells the client its parameters and its key. A login that a server would refuse is refused.
     pub(super) async fn greet(&mut self) -> Result<(), End> {
-        let parameters = match self.identity.settings.bad_name() {
+        let told = match self.identity.settings.bad_name() {
             Some(name) => return Err(End::Refused(unrecognised(name))),
-            None => self.parameters().await?,
+            None => self.told().await?,
         };
-        let parameters = if self.is_read_only() { as_a_standby_reports(parameters) } else { parameters };
-        if let Err(error) = self.put_greeting(&parameters) {
-            return Err(End::Refused(PgError::fatal(SqlState::INTERNAL_ERROR, error.to_string())));
-        }
-        self.parse.standard_conforming_strings = parameters.get("standard_conforming_strings") != Some("off");
+        self.put_greeting(&told)
+            .map_err(|error| End::Refused(PgError::fatal(SqlState::INTERNAL_ERROR, error.to_string())))?;
+        self.parse.standard_conforming_strings = told.get("standard_conforming_strings") != Some("off");
         self.to_client.own(|own| protocol::write::ready_for_query(own, TxStatus::Idle.as_byte()));
+        let sent = self.to_client.write_early(&mut self.stream, &self.from_server);
+        self.count_sent(sent.map_err(End::ClientGone)?);
         self.flush().await
     }
 
-    fn put_greeting(&mut self, parameters: &Parameters) -> Result<(), protocol::write::WriteError> {
-        let client = Arc::clone(&self.client.entry);
+    fn put_greeting(&mut self, told: &Told) -> Result<(), protocol::write::WriteError> {
+        let messages = told.messages(self.is_read_only())?;
+        let client = &self.client.entry;
         let mut written = Ok(());
         self.to_client.own(|own| {
-            written = parameters
-                .iter()
-                .try_for_each(|(name, value)| protocol::write::parameter_status(own, name, value))
-                .and_then(|()| protocol::write::backend_key_data(own, client.id, client.secret.bytes()));
+            own.reserve(messages.len() + KEY_AND_READY_LEN);
+            own.extend_from_slice(messages);
+            written = protocol::write::backend_key_data(own, client.id, client.secret.bytes());
         });
         written
     }
 
-    async fn parameters(&mut self) -> Result<Parameters, End> {
+    async fn told(&mut self) -> Result<Arc<Told>, End> {
         let greetings = &self.worker.shared.greetings;
-        let (database, user) = (Arc::clone(&self.identity.database), Arc::clone(&self.identity.user));
-        if let Some((settings, parameters)) = greetings.get(&database, &user, &self.identity.settings) {
+        let Identity { database, user, settings, .. } = &self.identity;
+        if let Some((settings, told)) = greetings.get(database, user, settings) {
             self.engine.start_settings(settings);
-            return Ok(parameters);
+            return Ok(told);
         }
         let mut backend = self.acquire(Target::Anywhere).await.map_err(|interrupt| match interrupt {
             Interrupt::Refused(refusal) => End::Refused(refusal.to_client().into_fatal()),
@@ -61,7 +64,7 @@ impl Session {
         match tried {
             Ok(parameters) => {
                 self.give_back(backend).await;
-                Ok(parameters)
+                Ok(Arc::new(Told::new(parameters)))
             }
             Err(end) => Err(end),
         }

@@ -265,9 +265,13 @@ impl Session {
 
     fn poll_flush_client(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let sent = ready!(self.to_client.poll_flush(cx, &mut self.stream, &self.from_server))?;
-        self.worker.shared.deps.metrics.client_sent_bytes.inc_by(sent as u64);
-        self.tally.add(Count::Sent, sent as u64);
+        self.count_sent(sent);
         Poll::Ready(Ok(()))
+    }
+
+    fn count_sent(&self, bytes: usize) {
+        self.worker.shared.deps.metrics.client_sent_bytes.inc_by(bytes as u64);
+        self.tally.add(Count::Sent, bytes as u64);
     }
 
     /// Reads from the client, so that `need` bytes fit. Gives false at the end of the stream.
@@ -295,6 +299,14 @@ impl Session {
         if self.to_server.is_empty() {
             self.to_server.trim();
             self.worker.buffers.reclaim(&mut self.from_client);
+        }
+    }
+
+    /// Nothing is read or written any more: the next session has the buffers, whatever is in them.
+    fn return_buffers(&mut self) {
+        for buf in [&mut self.from_client, &mut self.from_server] {
+            buf.consume(usize::MAX);
+            self.worker.buffers.reclaim(buf);
         }
     }
 
