@@ -1,9 +1,4 @@
 //! The differences from a direct connection that are accepted, each with its reason.
-//!
-//! Wide runs of the random part (`PGWEIR_SEEDS`) still find these, which are to be mended:
-//! - Behind RESET ALL in the same string, values of the start-up packet are the server's until the string ends.
-//! - Behind RESET ALL in the same extended batch they are set again by a statement of ours, which the server counts as the
-//!   transaction's first query: SET TRANSACTION ISOLATION LEVEL behind it is refused (`PGWEIR_SEED=1974`).
 
 use crate::run::Message;
 

@@ -3,10 +3,14 @@
 //! A backend remembers which set it carries; the difference is one simple Query in front of the
 //! client's own message, in the same write.
 
+mod again;
+
 use std::fmt::Write;
 use std::sync::Arc;
 
 use router::Change;
+
+pub use again::Scope;
 
 /// How a parameter gets its value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -103,6 +107,7 @@ impl Settings {
                 Some(setting) => self.put(name.clone(), setting.clone()),
                 None => self.remove(name),
             },
+            Change::ResetLocal { .. } => {}
             // RESET ALL leaves who the session is alone (`GUC_NO_RESET_ALL`).
             Change::ResetAll => {
                 let who: Vec<_> =
@@ -152,20 +157,13 @@ impl Settings {
         self.plain().map(|(name, _)| name.as_str())
     }
 
-    /// One statement that sets those of `names` that have a value here.
+    /// What gives `name` (in lower case) its value again, if it has one here.
     #[must_use]
-    pub fn values_of(&self, names: &[&str]) -> Option<String> {
-        let mut sql = String::new();
-        for (name, setting) in self.pairs.iter().filter(|(name, _)| names.contains(&name.as_str())) {
-            if let Setting::Value(value) = setting {
-                let start = if sql.is_empty() { "SELECT " } else { "," };
-                push(
-                    &mut sql,
-                    format_args!("{start}pg_catalog.set_config('{name}',{},false)", Literal(value)),
-                );
-            }
+    pub fn again(&self, name: &str, scope: Scope) -> Option<String> {
+        match self.get(name)? {
+            Setting::Value(value) => Some(again::statement(name, value, scope)),
+            Setting::Statement(_) => None,
         }
-        (!sql.is_empty()).then_some(sql)
     }
 
     fn plain(&self) -> impl Iterator<Item = &(String, Setting)> {

@@ -70,11 +70,17 @@ pub(crate) fn hint_of(sql: &[u8], options: &ParseOptions) -> Option<crate::Hint>
 /// `BEGIN ATOMIC ... END` function.
 pub(crate) struct Statements<'t, 'a> {
     rest: &'t [Token<'a>],
+    semicolon: Option<&'t Token<'a>>,
 }
 
 impl<'t, 'a> Statements<'t, 'a> {
     pub(crate) fn new(tokens: &'t [Token<'a>]) -> Self {
-        Self { rest: tokens }
+        Self { rest: tokens, semicolon: None }
+    }
+
+    /// What the statement that was given last ends with.
+    pub(crate) fn semicolon(&self) -> Option<&'t Token<'a>> {
+        self.semicolon
     }
 }
 
@@ -89,6 +95,7 @@ impl<'t, 'a> Iterator for Statements<'t, 'a> {
             let mut border = Border::default();
             let end = self.rest.iter().position(|token| border.ends_at(token)).unwrap_or(self.rest.len());
             let (statement, after) = self.rest.split_at_checked(end)?;
+            self.semicolon = after.first();
             self.rest = after.get(1..).unwrap_or_default();
             if !statement.is_empty() {
                 return Some(statement);

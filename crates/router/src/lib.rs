@@ -53,7 +53,8 @@ pub use explain::{Explanation, explain, explained, normalized};
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use functions::{FunctionCatalog, NoCatalog, Safety};
 pub use ops::{
-    RESERVED_PREFIX, Repeatable, SessionOp, StateOp, covers, disguised, session_ops, with_names_disguised,
+    RESERVED_PREFIX, Repeatable, SessionOp, StateOp, covers, disguised, session_ops, statement_ends,
+    with_names_disguised,
 };
 pub use pick::{Algorithm, Choice, Loads, PeakEwma, Picker};
 pub use reason::Reason;

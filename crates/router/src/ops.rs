@@ -155,6 +155,22 @@ pub fn session_ops(sql: &[u8], standard_conforming_strings: bool) -> Option<Vec<
     Some(ops)
 }
 
+/// Where a statement may be put behind each of those that [`session_ops`] looks at: behind its semicolon, or at the end
+/// of `sql` (bytes).
+#[must_use]
+pub fn statement_ends(sql: &[u8], standard_conforming_strings: bool) -> Vec<usize> {
+    let tokens: Vec<Token<'_>> = Lexer::new(sql, standard_conforming_strings).collect();
+    let behind = |token: &Token<'_>| {
+        (token.text.as_ptr() as usize).saturating_sub(sql.as_ptr() as usize).saturating_add(token.text.len())
+    };
+    let mut statements = Statements::new(&tokens);
+    let mut ends = Vec::new();
+    while statements.next().is_some() {
+        ends.push(statements.semicolon().map_or(sql.len(), behind));
+    }
+    ends
+}
+
 fn op(tokens: &[Token<'_>], sql: &[u8]) -> SessionOp {
     setting::savepoint(tokens)
         .or_else(|| prepared(tokens, sql))
@@ -328,6 +344,15 @@ mod tests {
         }
         assert_eq!(op("EXPLAIN (ANALYZE) EXECUTE Q"), SessionOp::Explain(b"q".to_vec()));
         assert_eq!(op("EXPLAIN SELECT 1"), SessionOp::Nothing);
+    }
+
+    #[test]
+    fn statements_can_be_put_behind_others() {
+        let sql = "; RESET ALL -- ;\n ;; SELECT ';' /* ; */; SELECT 1 -- end";
+        let ends = statement_ends(sql.as_bytes(), true);
+        let behind: Vec<&str> = ends.iter().map(|end| &sql[*end..]).collect();
+        assert_eq!(behind, ["; SELECT ';' /* ; */; SELECT 1 -- end", " SELECT 1 -- end", ""]);
+        assert_eq!(ends.len(), ops(sql).len());
     }
 
     #[test]

@@ -23,6 +23,11 @@ pub enum Change {
         /// The parameter, in lower case.
         name: String,
     },
+    /// A parameter gets its default until the transaction ends.
+    ResetLocal {
+        /// The parameter, in lower case.
+        name: String,
+    },
     /// RESET ALL.
     ResetAll,
 }
@@ -136,7 +141,7 @@ fn name_of(tokens: &[Token<'_>]) -> Option<Vec<u8>> {
     }
 }
 
-/// The change that one statement makes: none for SET LOCAL.
+/// The change that one statement makes: none for SET LOCAL of a value.
 pub(crate) fn change(tokens: &[Token<'_>]) -> Option<Option<Change>> {
     let (first, rest) = tokens.split_first()?;
     if first.is("reset") {
@@ -149,7 +154,10 @@ pub(crate) fn change(tokens: &[Token<'_>]) -> Option<Option<Change>> {
         return None;
     }
     match rest.split_first() {
-        Some((scope, _)) if scope.is("local") => Some(None),
+        Some((scope, after)) if scope.is("local") => Some(match assignment(tokens, after) {
+            Some(Change::Reset { name }) => Some(Change::ResetLocal { name }),
+            _ => None,
+        }),
         Some((scope, after))
             if scope.is("session") && after.first().is_some_and(|next| next.is("authorization")) =>
         {
@@ -356,6 +364,8 @@ mod tests {
     #[test]
     fn several_in_one_string_and_local_ones() {
         assert_eq!(changes("SET LOCAL work_mem = 1"), Some(vec![]));
+        let local = Change::ResetLocal { name: "timezone".to_owned() };
+        assert_eq!(changes("SET LOCAL TIME ZONE DEFAULT"), Some(vec![local]));
         assert_eq!(changes("SET a.b = 1; RESET a.c;; SET LOCAL x.y = 2").map(|all| all.len()), Some(2));
         assert_eq!(changes(""), Some(vec![]));
     }

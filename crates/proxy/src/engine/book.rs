@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use protocol::message::TxStatus;
-use protocol::tracker::Push;
+use protocol::tracker::{Owner, Push};
 use router::{Change, PinReason, SessionOp};
 
 use super::pins::Pins;
 use super::sequences::Asker;
-use crate::settings::Settings;
+use crate::settings::{Scope, Settings};
 use crate::statements::Statement;
 
 /// More savepoints than this in one transaction are not followed: the session is pinned.
@@ -25,6 +25,8 @@ pub(super) struct Step {
     pub(super) op: SessionOp,
     /// The statement that PREPARE makes.
     pub(super) made: Option<Arc<Statement>>,
+    /// Whose statement it is.
+    pub(super) of: Owner,
 }
 
 /// What a rollback goes back to.
@@ -93,6 +95,8 @@ impl SettingsBook {
         match change {
             Change::Set { name, .. } | Change::Reset { name } if self.has_changed(name) => {}
             Change::Set { name, .. } | Change::Reset { name } => self.changed.push(Some(name.clone())),
+            // Gone with the transaction.
+            Change::ResetLocal { .. } => {}
             Change::ResetAll => self.changed = vec![None],
         }
     }
@@ -117,6 +121,13 @@ impl SettingsBook {
         self.discarded
     }
 
+    /// The server's value of `name` shows for a moment only: it stands behind a DISCARD ALL whose batch has failed, with
+    /// what gave the client its own again.
+    pub(super) fn passes_by(&self, name: &str) -> bool {
+        let undone = self.discarded && (self.failed || self.in_doubt);
+        undone && self.startup.get(&name.to_ascii_lowercase()).is_some()
+    }
+
     /// A simple Query of those effects, one a statement, is forwarded as `push`.
     pub(super) fn query(&mut self, push: Push, steps: VecDeque<Step>) {
         if steps.iter().any(|step| !matches!(step.op, SessionOp::Nothing | SessionOp::Other)) {
@@ -138,30 +149,46 @@ impl SettingsBook {
         Some(op)
     }
 
-    /// What brings back the start-up values that these operations have reset.
-    pub(super) fn startup_again(&self, ops: &[SessionOp]) -> Option<String> {
-        if self.startup.is_empty() {
-            return None;
-        }
-        let mut reset: Vec<&str> = Vec::new();
-        for op in ops {
-            match op {
-                SessionOp::Changes(changes) => self.follow_resets(changes, &mut reset),
-                SessionOp::DiscardAll => reset = self.startup.names().collect(),
-                _ => {}
-            }
-        }
-        self.startup.values_of(&reset)
+    /// The session has values from its start-up packet.
+    pub(super) fn has_startup(&self) -> bool {
+        !self.startup.is_empty()
     }
 
-    fn follow_resets<'a>(&'a self, changes: &'a [Change], reset: &mut Vec<&'a str>) {
-        for change in changes {
-            match change {
-                Change::Set { name, .. } => reset.retain(|known| known != name),
-                Change::Reset { name } => reset.push(name),
-                Change::ResetAll => reset.extend(self.startup.names_that_reset_all_resets()),
-            }
+    /// What gives back the start-up values that this operation resets, statement by statement.
+    pub(super) fn startup_again(&self, op: &SessionOp) -> Vec<String> {
+        if self.startup.is_empty() {
+            return Vec::new();
         }
+        let one = |name: &str, scope| self.startup.again(name, scope);
+        match op {
+            SessionOp::Changes(changes) => changes
+                .iter()
+                .flat_map(|change| match change {
+                    Change::Set { .. } => Vec::new(),
+                    Change::Reset { name } => one(name, Scope::Session).into_iter().collect(),
+                    Change::ResetLocal { name } => one(name, Scope::Local).into_iter().collect(),
+                    Change::ResetAll => {
+                        let names = self.startup.names_that_reset_all_resets();
+                        names.filter_map(|name| one(name, Scope::Session)).collect()
+                    }
+                })
+                .collect(),
+            SessionOp::DiscardAll => {
+                self.startup.names().filter_map(|name| one(name, Scope::Session)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// What the server answers of the string `push` is about a statement of ours.
+    pub(super) fn is_at_ours(&self, push: Push) -> bool {
+        let steps = self.pending.front().filter(|(pending, _)| *pending == push).map(|(_, steps)| steps);
+        steps.and_then(VecDeque::front).is_some_and(|step| step.of != Owner::Client)
+    }
+
+    /// The server completed a statement of the string `push`; whether it was one of ours.
+    pub(super) fn pass_ours(&mut self, push: Push) -> bool {
+        self.is_at_ours(push) && self.next_step(push).is_some()
     }
 
     /// Whether a row that answers `push` is one to look into.
@@ -324,7 +351,7 @@ mod tests {
 
     fn steps(sql: &str) -> VecDeque<Step> {
         let ops = router::session_ops(sql.as_bytes(), true).unwrap();
-        ops.into_iter().map(|op| Step { op, made: None }).collect()
+        ops.into_iter().map(|op| Step { op, made: None, of: Owner::Client }).collect()
     }
 
     /// Runs statements that all succeed, with the status after each; gives the client's settings.
@@ -442,18 +469,15 @@ mod tests {
     #[test]
     fn a_reset_gives_the_client_its_startup_value() {
         let mut session = Session::new(&[("timezone", "UTC"), ("app.x", "it's")]);
-        let again = |session: &Session, sql: &str| {
-            let ops: Vec<_> = steps(sql).into_iter().map(|step| step.op).collect();
-            session.book.startup_again(&ops)
-        };
+        let again = |session: &Session, sql: &str| session.book.startup_again(&steps(sql)[0].op);
         session.run("SET timezone = 'Asia/Tokyo'", "SET", Idle);
-        assert_eq!(again(&session, "RESET work_mem; SELECT 1"), None);
-        assert_eq!(again(&session, "RESET timezone; SET timezone = 'Asia/Tokyo'"), None);
-        let zone = "SELECT pg_catalog.set_config('timezone',E'UTC',false)";
-        assert_eq!(again(&session, "RESET timezone").unwrap(), zone);
-        let both = "SELECT pg_catalog.set_config('app.x',E'it''s',false),pg_catalog.set_config('timezone',E'UTC',false)";
-        assert_eq!(again(&session, "RESET ALL").unwrap(), both);
-        assert_eq!(again(&session, "DISCARD ALL").unwrap(), both);
+        assert!(again(&session, "RESET work_mem").is_empty());
+        let zone = "SET \"timezone\"=E'UTC'";
+        assert_eq!(again(&session, "RESET timezone"), [zone]);
+        assert_eq!(again(&session, "SET LOCAL timezone TO DEFAULT"), ["SET LOCAL \"timezone\"=E'UTC'"]);
+        let both = ["SET \"app\".\"x\"=E'it''s'", zone];
+        assert_eq!(again(&session, "RESET ALL"), both);
+        assert_eq!(again(&session, "DISCARD ALL"), both);
         session.run("RESET ALL", "RESET", Idle);
         assert!(session.has("timezone"));
     }

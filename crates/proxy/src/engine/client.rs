@@ -187,7 +187,8 @@ impl Engine {
         let ops = self.follow(&verdict, sql, env);
         self.note_reset(&verdict, &ops);
         let disguised = self.disguise(&verdict, sql, env);
-        let steps = self.steps(&ops, env);
+        let mut steps = self.steps(&ops, env);
+        let spliced = self.splice(disguised.as_deref().or(sql), &ops, &mut steps, env);
         self.settle_names(env, books, out, &ops, Ahead::OfQuery);
         self.follow_sequences(&verdict, env, books, out, Ahead::OfQuery);
         self.follow_executed(&ops, env, books, out, Ahead::OfQuery);
@@ -197,7 +198,7 @@ impl Engine {
         self.tracker.push(Ask::Query, Owner::Client);
         env.watch.asked(self.tracker.last_push());
         self.settings.query(self.tracker.last_push(), steps);
-        match disguised {
+        match spliced.map(|spliced| self.note_spliced(spliced)).or(disguised) {
             Some(text) => {
                 out.own(|own| put_query(own, &text));
                 buf.consume(header.len);

@@ -94,16 +94,18 @@ impl Engine {
     pub(super) fn executed(&mut self, out: &mut Out, op: Option<SessionOp>) {
         let Some(op) = op else { return };
         self.resets |= empties(&op);
-        if let Some(sql) = self.settings.startup_again(&[op]) {
+        for sql in self.settings.startup_again(&op) {
             self.run_ours(out, sql.as_bytes());
         }
     }
 
     /// Behind a Query of that effect.
     pub(super) fn chase(&mut self, out: &mut Out, ops: &[SessionOp]) {
-        let Some(sql) = self.settings.startup_again(ops).filter(|_| !self.tracker.is_skipping()) else {
+        let [op] = ops else { return };
+        let sql = self.settings.startup_again(op).join(";");
+        if sql.is_empty() || self.tracker.is_skipping() {
             return;
-        };
+        }
         let first = self.tracker.last_push();
         out.own(|own| put_query(own, sql.as_bytes()));
         self.tracker.push(Ask::Query, Owner::Ours);
@@ -170,7 +172,7 @@ fn step(op: &SessionOp, env: &Env<'_>) -> Step {
         }
         _ => None,
     };
-    Step { op: op.clone(), made }
+    Step { op: op.clone(), made, of: Owner::Client }
 }
 
 /// What changes the books of statements when it is answered: what stands behind it must wait for that.

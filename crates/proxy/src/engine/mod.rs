@@ -23,6 +23,7 @@ mod refuse;
 mod scan;
 mod sequences;
 mod server;
+mod splice;
 mod stand_in;
 #[cfg(test)]
 mod tests;
@@ -217,6 +218,7 @@ pub struct Engine {
     /// Names that were made ready on this backend.
     touched: Vec<Box<[u8]>>,
     chase: Option<Box<follow::Chase>>,
+    spliced: Option<Box<splice::Splice>>,
     /// The client has used names like ours.
     disguises: bool,
     /// The name that the next message waits for.
@@ -396,7 +398,8 @@ impl Engine {
         self.server_rest = None;
         self.fatal = None;
         (self.resets, self.stale_plan, self.setup) = (false, false, Push::default());
-        (self.hastened, self.guarded, self.chase) = (false, false, None);
+        (self.hastened, self.guarded) = (false, false);
+        (self.chase, self.spliced) = (None, None);
         self.touched.clear();
         (self.moving, self.said_goodbye) = (None, false);
         self.early = early::Early::No;

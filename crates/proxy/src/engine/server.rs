@@ -71,6 +71,9 @@ impl Engine {
                 fate = self.told(fate, message);
             }
             self.begin_chase(push, books);
+            if self.answers_splice(header.tag, push) {
+                fate = Fate::Swallow;
+            }
             if self.stand_in.is_pending() {
                 fate = self.settle_stand_in((header.tag, fate), message, (books, watch), out);
             }
@@ -93,13 +96,7 @@ impl Engine {
             if header.tag == b'E' && self.moving.is_some() && self.tracker.ends_owed() == 1 {
                 self.moving = Some(Moved::Failed);
             }
-            if fate == Fate::Pass
-                && header.tag == b'E'
-                && whole
-                && (self.put_refusal(push, message, out)
-                    || put_renamed(&self.statements, push, message, out)
-                    || self.put_undisguised(message, out))
-            {
+            if fate == Fate::Pass && whole && self.put_otherwise((header.tag, push), message, out) {
                 buf.consume(header.len);
             } else {
                 self.server_rest = Some(Rest { left: header.len, pass: fate == Fate::Pass });
@@ -112,6 +109,20 @@ impl Engine {
             if header.tag == b'Z' && self.is_settled() {
                 return Ok(if self.stand_in.is_stale() { ServerStep::Anew } else { ServerStep::Settled });
             }
+        }
+    }
+
+    /// Writes what the client is told in place of an error or a notice; false when it is told that.
+    fn put_otherwise(&mut self, (tag, push): (u8, Push), message: &[u8], out: &mut Out) -> bool {
+        match tag {
+            b'E' => {
+                self.put_refusal(push, message, out)
+                    || put_renamed(&self.statements, push, message, out)
+                    || self.put_undisguised(message, out)
+                    || self.put_moved(push, message, out)
+            }
+            b'N' => self.put_moved(push, message, out),
+            _ => false,
         }
     }
 
@@ -140,7 +151,7 @@ impl Engine {
         let Some((name, value)) = message::parameter_status(message) else { return fate };
         let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
         let known = self.told.get(&name).is_some_and(|told| told != value);
-        if fate == Fate::Swallow && !known {
+        if (fate == Fate::Swallow && !known) || self.settings.passes_by(&name) {
             return Fate::Swallow;
         }
         self.told.set(&name, &value);

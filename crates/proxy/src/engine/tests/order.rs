@@ -135,7 +135,7 @@ fn a_client_is_not_told_of_what_a_reset_gives_it_for_a_moment() {
     let done = [message('C', b"SELECT 1\0"), z('I')].concat();
     pair.client(&q("SELECT 1"), 1000);
     assert_eq!(pair.server(&[set.clone(), done.clone()].concat(), 1000), done, "as it was told at its login");
-    let again = q("SELECT pg_catalog.set_config('datestyle',E'German',false)");
+    let again = q("SET \"datestyle\"=E'German'");
     for (reset, tag) in [("DISCARD ALL", "DISCARD ALL"), ("RESET ALL", "RESET"), ("RESET datestyle", "RESET")]
     {
         assert_eq!(pair.client(&q(reset), 1000), [q(reset), again.clone()].concat());
@@ -145,6 +145,24 @@ fn a_client_is_not_told_of_what_a_reset_gives_it_for_a_moment() {
         assert_eq!(pair.client(&q("SELECT 1"), 1000), q("SELECT 1"));
         pair.server(&done, 1000);
     }
+}
+
+#[test]
+fn what_a_string_resets_is_given_back_in_it() {
+    let mut pair = Pair::primary();
+    pair.engine.start_settings(Arc::new(Settings::new([("DateStyle".to_owned(), "German".to_owned())])));
+    let completed = |tag: &str| message('C', format!("{tag}\0").as_bytes());
+    let at = |position: usize| message('E', format!("SERROR\0C42601\0P{position}\0\0").as_bytes());
+    pair.client(&q("SELECT 1"), 1000);
+    pair.server(&[completed("SELECT 1"), z('I'), completed("SELECT 1"), z('I')].concat(), 1000);
+    let (string, next) = ("RESET ALL; SELECT oops", q("SELECT 2"));
+    let sent = q("RESET ALL;\n;SET \"datestyle\"=E'German'; SELECT oops");
+    assert_eq!(pair.client(&[q(string), next.clone()].concat(), 1000), sent, "what follows waits");
+    let ours = "\n;SET \"datestyle\"=E'German';".len();
+    let answer = |position| [completed("RESET"), at(position), z('I')].concat();
+    let seen = pair.server(&[completed("RESET"), completed("SET"), at(19 + ours), z('I')].concat(), 1000);
+    assert_eq!(seen, answer(19));
+    assert_eq!(pair.poke(), next);
 }
 
 #[test]
