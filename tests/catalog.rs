@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use harness::{Cluster, ClusterOptions, Pgweir, RawClient, WHERE, eventually, msgs, rig};
+use harness::{Cluster, ClusterOptions, Pgweir, RawClient, WHERE, eventually, msgs, rig, run_all};
 
 const SCHEMA: &str = "
 CREATE TABLE t(id int PRIMARY KEY, v text);
@@ -59,35 +59,6 @@ fn prepared_rig(yaml: &str) -> Result<(Cluster, Pgweir)> {
     let (cluster, weir) = rig(1, &format!("consistency: eventual\n{yaml}"))?;
     cluster.setup(SCHEMA)?;
     Ok((cluster, weir))
-}
-
-/// Runs statements by both protocols; what the logs say of where is looked at once for all.
-fn run_all(cluster: &Cluster, weir: &Pgweir, rows: &[(usize, &str)]) -> Result<()> {
-    let mut client = weir.client()?;
-    let id = client.key.as_ref().map(|(pid, _)| pid.to_string()).unwrap_or_default();
-    let mut failed = Vec::new();
-    for (row, (_, sql)) in rows.iter().enumerate() {
-        for (protocol, extended) in [("q", false), ("x", true)] {
-            let marked = format!("{sql} /*run {id}.{row}{protocol}.*/");
-            let sent = if extended { msgs().PBE(&marked).S() } else { msgs().Q(&marked) };
-            let replies = client.talk(&sent)?;
-            if let Some(error) = replies.error() {
-                failed.push(format!("{marked}: {} {}", error.get('C'), error.get('M')));
-            }
-        }
-    }
-    let logs: Vec<String> = (0..cluster.len()).map(|node| cluster.log(node)).collect::<Result<_>>()?;
-    for (row, (node, sql)) in rows.iter().enumerate() {
-        for protocol in ["q", "x"] {
-            let marker = format!("/*run {id}.{row}{protocol}.*/");
-            let ran: Vec<usize> = (0..logs.len()).filter(|node| logs[*node].contains(&marker)).collect();
-            if ran != [*node] {
-                failed.push(format!("{sql} ({protocol}): ran on {ran:?}, not on {node}"));
-            }
-        }
-    }
-    ensure!(failed.is_empty(), "{}", failed.join("\n"));
-    Ok(())
 }
 
 /// RW-01, RW-02, PP-05: a write that only the catalog shows goes to the primary, a read that only the catalog shows

@@ -17,8 +17,8 @@ use crate::functions::{self, FunctionCatalog, Safety};
 const NAME_LEN: usize = 63;
 /// What an entry costs beside its name.
 const ENTRY_COST: usize = 96;
-/// Operators that statements use without a sign of it (`JOIN USING`, `IN`, `BETWEEN`, `DISTINCT`, `LIKE`).
-const IMPLIED: &[&str] = &["=", "<>", "<", ">", "<=", ">=", "~~", "!~~", "~~*", "!~~*"];
+/// Operators that statements use without a sign of it (`JOIN USING`, `IN`, `BETWEEN`, `DISTINCT`, `LIKE`, `SIMILAR TO`).
+const IMPLIED: &[&str] = &["=", "<>", "<", ">", "<=", ">=", "~~", "!~~", "~~*", "!~~*", "~", "!~"];
 
 /// A thing of the catalog, by its OID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,6 +68,8 @@ pub struct Catalog {
     types: HashSet<Box<str>>,
     /// Functions that `row.name` calls.
     fields: HashSet<Box<str>>,
+    /// Functions that `value.name` calls, of any value.
+    scalar_fields: HashSet<Box<str>>,
     hidden: bool,
 }
 
@@ -100,6 +102,12 @@ impl Catalog {
     #[must_use]
     pub fn field(&self, name: &str) -> Safety {
         Safety::primary_if(self.fields.contains(cut(name)))
+    }
+
+    /// Whether `value.name` calls what belongs to the primary, whatever the value is.
+    #[must_use]
+    pub fn scalar_field(&self, name: &str) -> Safety {
+        Safety::primary_if(self.scalar_fields.contains(cut(name)))
     }
 
     /// Whether any read may call what belongs to the primary with nothing in its text to show for it.
@@ -154,6 +162,7 @@ pub struct Builder {
     relations: Vec<Named>,
     types: Vec<Named>,
     fields: HashSet<u32>,
+    scalar_fields: HashSet<u32>,
     /// Who is used, and by whom.
     users: HashMap<Object, Vec<Object>>,
     primary: Vec<Object>,
@@ -193,6 +202,11 @@ impl Builder {
         self.fields.insert(oid);
     }
 
+    /// The function takes one value, row or not: `value.name` calls it.
+    pub fn scalar_field(&mut self, oid: u32) {
+        self.scalar_fields.insert(oid);
+    }
+
     /// An operator, which calls a function.
     pub fn operator(&mut self, schema: &str, name: &str, function: u32) {
         let named = self.named(schema, name, Object::Function(function));
@@ -203,7 +217,7 @@ impl Builder {
     /// A table, view, sequence or the like; `own` is what it is whatever it uses.
     pub fn relation(&mut self, oid: u32, schema: &str, name: &str, own: Safety) {
         let object = Object::Relation(oid);
-        if own == Safety::PrimaryOnly {
+        if own == Safety::PrimaryOnly || (is_system(Some(schema), name) && OF_THE_PRIMARY.contains(&name)) {
             self.primary.push(object);
         }
         let named = self.named(schema, name, object);
@@ -253,13 +267,13 @@ impl Builder {
             let bad = all.iter().filter(|named| tainted.contains(&named.object) && also(named));
             bad.map(|named| named.name.clone()).collect()
         };
-        let is_field =
-            |named: &Named| matches!(named.object, Object::Function(oid) if self.fields.contains(&oid));
+        let among = |fields: &HashSet<u32>, named: &Named| matches!(named.object, Object::Function(oid) if fields.contains(&oid));
         let implied = |name: &&str| operators.find(None, name) == Some(Safety::PrimaryOnly);
         Catalog {
             hidden: self.hidden.iter().any(|object| tainted.contains(object)) || IMPLIED.iter().any(implied),
             types: bad(&self.types, &|_| true),
-            fields: bad(&self.functions, &is_field),
+            fields: bad(&self.functions, &|named| among(&self.fields, named)),
+            scalar_fields: bad(&self.functions, &|named| among(&self.scalar_fields, named)),
             relations: names(&self.relations),
             functions,
             operators,
@@ -356,6 +370,10 @@ impl FunctionCatalog for Loaded<'_> {
 
     fn field(&self, name: &str) -> Safety {
         self.catalog.map_or(Safety::AnyNode, |catalog| catalog.field(name))
+    }
+
+    fn scalar_field(&self, name: &str) -> Safety {
+        self.catalog.map_or(Safety::AnyNode, |catalog| catalog.scalar_field(name))
     }
 
     fn hidden(&self) -> Safety {

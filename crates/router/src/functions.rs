@@ -56,6 +56,10 @@ pub trait FunctionCatalog {
     fn field(&self, _name: &str) -> Safety {
         Safety::AnyNode
     }
+    /// `value.name` of a value that is no row, which is a call.
+    fn scalar_field(&self, _name: &str) -> Safety {
+        Safety::AnyNode
+    }
     /// What any read may call with nothing in its text to show for it (implicit casts, `=`).
     fn hidden(&self) -> Safety {
         Safety::AnyNode

@@ -89,8 +89,10 @@ fn on_primary(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Option<Rea
     if places.any(|at| statement::relation_at(tokens, at, catalog) == Some(Safety::PrimaryOnly)) {
         return Some(Reason::PrimaryRelation);
     }
-    let calls = tokens.iter().zip(tokens.iter().skip(1)).filter(|(_, open)| open.is_punct("("));
-    for (name, _) in calls {
+    let opens = tokens.iter().zip(tokens.iter().skip(1)).filter(|(_, open)| open.is_punct("("));
+    // `value.name` may be a call.
+    let behind_dots = tokens.iter().zip(tokens.iter().skip(1)).filter(|(dot, _)| dot.is_punct("."));
+    for name in opens.map(|(name, _)| name).chain(behind_dots.map(|(_, name)| name)) {
         let name = functions::catalog_name(name);
         if functions::runs_in_planning(&name) {
             return Some(Reason::VolatileFunction);

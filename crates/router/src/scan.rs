@@ -84,6 +84,11 @@ impl<'a> Scan<'a> {
         if builtin.is_some() {
             self.leaves(tokens, at, &name);
         }
+        // `type(value)` converts.
+        let converts = std::str::from_utf8(&name).map(|name| catalog.type_name(name));
+        if converts == Ok(Safety::PrimaryOnly) {
+            self.calls_a_writer();
+        }
         let known = Known::of(catalog, schema, &name);
         match (known.listed.filter(|_| !longer), builtin) {
             (Some(Safety::AnyNode), _) => {}
@@ -140,8 +145,22 @@ impl<'a> Scan<'a> {
         let name = functions::catalog_name(token);
         let Ok(name) = std::str::from_utf8(&name) else { return };
         let after_dot = before(tokens, at, 1).is_some_and(|dot| dot.is_punct("."));
-        let field = if after_dot { catalog.field(name) } else { Safety::AnyNode };
-        if catalog.type_name(name).worse(field) == Safety::PrimaryOnly {
+        if after_dot {
+            self.field(tokens, at, name, catalog);
+        }
+        if catalog.type_name(name) == Safety::PrimaryOnly {
+            self.calls_a_writer();
+        }
+    }
+
+    /// `value.name` calls the function `name` where the value has no such column; values that are no rows have none.
+    fn field(&mut self, tokens: &[Token<'a>], at: usize, name: &str, catalog: &dyn FunctionCatalog) {
+        if functions::builtin(name.as_bytes()) == Some(Safety::PrimaryOnly) {
+            self.leaves(tokens, at, name.as_bytes());
+            self.send_to_primary(Reason::VolatileFunction);
+        }
+        let of_row = catalog.field(name) == Safety::PrimaryOnly;
+        if of_row || (catalog.scalar_field(name) == Safety::PrimaryOnly && may_be_scalar(tokens, at)) {
             self.calls_a_writer();
         }
     }
@@ -223,6 +242,47 @@ impl Known {
 
 fn before<'t, 'a>(tokens: &'t [Token<'a>], at: usize, by: usize) -> Option<&'t Token<'a>> {
     at.checked_sub(by).and_then(|at| tokens.get(at))
+}
+
+/// What stands before the dot before `at` may be no row: a value in parentheses, an element, a parameter, or the name of a
+/// function in FROM, which may be the name of what it gives.
+fn may_be_scalar(tokens: &[Token<'_>], at: usize) -> bool {
+    /// Functions that may stand in FROM without parentheses.
+    const BARE: &[&str] = &[
+        "current_catalog",
+        "current_date",
+        "current_role",
+        "current_schema",
+        "current_time",
+        "current_timestamp",
+        "current_user",
+        "localtime",
+        "localtimestamp",
+        "session_user",
+        "system_user",
+        "user",
+    ];
+    /// In longer statements nobody looks, dot by dot, for what a name is.
+    const LOOKED_AT: usize = 4000;
+    let Some(value) = before(tokens, at, 2) else { return true };
+    if !value.is_name() || tokens.len() > LOOKED_AT {
+        return true;
+    }
+    let name = functions::catalog_name(value);
+    let bare = |token: &Token<'_>| BARE.iter().any(|word| functions::catalog_name(token) == word.as_bytes());
+    let names = tokens
+        .iter()
+        .enumerate()
+        .filter(|(_, token)| token.is_name() && functions::catalog_name(token) == name);
+    bare(value)
+        || names.into_iter().any(|(at, _)| {
+            let called = tokens.get(at + 1).is_some_and(|open| open.is_punct("("));
+            let previous = match before(tokens, at, 1) {
+                Some(word) if word.is("as") => before(tokens, at, 2),
+                other => other,
+            };
+            called || previous.is_some_and(|end| end.is_punct(")") || bare(end))
+        })
 }
 
 /// The words after INTO or CREATE name something temporary.

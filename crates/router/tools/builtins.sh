@@ -28,10 +28,11 @@ unsafe="$unsafe table_to_xml table_to_xml_and_xmlschema schema_to_xml schema_to_
 # Of PostgreSQL 16 to 18, in case the catalog read is older. Names that users of older servers are likely to
 # have given to functions of their own (array_sort, to_bin, crc32, date_add ...) are not here.
 newer_safe="any_value array_sample array_shuffle json_scalar json_serialize json_array json_arrayagg json_exists
-  json_objectagg json_query json_value pg_basetype pg_get_acl pg_input_error_info pg_input_is_valid
+  json_objectagg json_query json_value pg_basetype pg_get_acl
   random_normal system_user to_regtypemod unicode_assigned unicode_version icu_unicode_version
   uuid_extract_timestamp uuid_extract_version uuidv4 uuidv7 xmltext"
-newer_primary="pg_log_standby_snapshot pg_stat_reset_backend_stats pg_sync_replication_slots
+# pg_input_*: a type that is named in a value may be a domain, whose check may call anything.
+newer_primary="pg_input_error_info pg_input_is_valid pg_log_standby_snapshot pg_stat_reset_backend_stats pg_sync_replication_slots
   pg_restore_relation_stats pg_restore_attribute_stats pg_clear_relation_stats pg_clear_attribute_stats
   pg_replication_origin_session_setup pg_split_walfile_name pg_get_sequence_data pg_log_backend_memory_contexts"
 newer_keywords="json json_array json_arrayagg json_exists json_object json_objectagg json_query json_scalar

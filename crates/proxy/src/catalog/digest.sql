@@ -12,6 +12,10 @@ FROM (
   UNION ALL SELECT 5, oid, xmin::text FROM pg_cast WHERE oid >= 16384
   UNION ALL SELECT 6, oid, xmin::text FROM pg_policy
   UNION ALL SELECT 7, oid, xmin::text FROM pg_constraint WHERE contypid <> 0
+  UNION ALL SELECT 13, oid, xmin::text FROM pg_type WHERE oid >= 16384 AND typtype IN ('d', 'r', 'm')
+  UNION ALL
+  SELECT 14, a.attrelid, concat(a.attnum, ':', a.xmin)
+    FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid WHERE c.relkind = 'c' AND a.attnum > 0
   UNION ALL SELECT 8, inhrelid, concat(inhparent, xmin) FROM pg_inherits
   UNION ALL SELECT 9, oid, xmin::text FROM pg_namespace
   UNION ALL SELECT 10, setrole, concat(setdatabase, ':', xmin) FROM pg_db_role_setting

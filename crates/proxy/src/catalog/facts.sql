@@ -1,5 +1,5 @@
 -- What pgweir must know of a database to route its statements: one answer of rows (kind, a, b, c, d).
--- f: a function (oid, flags, schema, name); flags: b built in, v volatile, s takes one row.
+-- f: a function (oid, flags, schema, name); flags: b built in, v volatile, s takes one row, 1 takes one value.
 -- r: a relation (oid, p when only the primary reads it, schema, name); a standby sees sequences ahead of their values.
 -- o: an operator (oid of its function, -, schema, name).    t: a type (oid, -, schema, name).
 -- u: a uses b (kind, oid, kind, oid).    p: belongs to the primary (kind, oid).    h: used unseen (kind, oid).
@@ -7,7 +7,7 @@
 -- What was there at initdb has an oid below 16384. Trees of expressions name what they call (nodes/primnodes.h).
 -- The transaction says its level itself: what the connection were given at its start would hide the server's default.
 BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY;
-WITH trees AS MATERIALIZED (
+WITH RECURSIVE trees AS MATERIALIZED (
   SELECT 'r' AS kind, r.ev_class AS oid, r.ev_action::text AS tree
     FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class
     WHERE c.relkind = 'v' AND r.ev_type = '1' AND c.oid >= 16384
@@ -19,11 +19,28 @@ WITH trees AS MATERIALIZED (
   SELECT 't', contypid, conbin::text FROM pg_constraint WHERE contypid >= 16384 AND conbin IS NOT NULL
   UNION ALL
   SELECT 'f', oid, proargdefaults::text FROM pg_proc WHERE proargdefaults IS NOT NULL AND oid >= 16384
+), made_of (type, part) AS MATERIALIZED (
+  SELECT oid, typbasetype FROM pg_type WHERE typtype = 'd'
+  UNION ALL
+  SELECT oid, typelem FROM pg_type WHERE typelem >= 16384
+  UNION ALL
+  SELECT c.reltype, a.atttypid FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+    WHERE a.atttypid >= 16384 AND a.attnum > 0 AND c.relkind IN ('c', 'r', 'p')
+  UNION ALL
+  SELECT rngtypid, rngsubtype FROM pg_range WHERE rngtypid >= 16384
+  UNION ALL
+  SELECT (to_jsonb(r) ->> 'rngmultitypid')::oid, rngtypid FROM pg_range r WHERE rngtypid >= 16384 -- 14 and later
+), converted (type) AS (
+  SELECT oid FROM pg_type WHERE typtype = 'd' AND oid >= 16384
+  UNION
+  SELECT casttarget FROM pg_cast WHERE oid >= 16384
+  UNION
+  SELECT m.type FROM made_of m JOIN converted c ON c.type = m.part
 )
 SELECT 'f', p.oid::text,
        concat(CASE WHEN p.oid < 16384 THEN 'b' END, CASE WHEN p.provolatile = 'v' THEN 'v' END,
               CASE WHEN p.oid >= 16384 AND p.pronargs >= 1 AND p.pronargs - p.pronargdefaults <= 1
-                        AND t.typtype IN ('c', 'p') THEN 's' END),
+                   THEN CASE WHEN t.typtype IN ('c', 'p') THEN 's1' ELSE '1' END END),
        n.nspname::text, p.proname::text
   FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace LEFT JOIN pg_type t ON t.oid = p.proargtypes[0]
 UNION ALL
@@ -36,8 +53,7 @@ SELECT 'o', o.oprcode::oid::text, NULL, n.nspname::text, o.oprname::text
 UNION ALL
 SELECT 't', t.oid::text, NULL, n.nspname::text, t.typname::text
   FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
-  WHERE t.oid >= 16384 AND (t.typtype = 'd' OR t.oid IN (SELECT casttarget FROM pg_cast WHERE oid >= 16384)
-        OR t.typrelid IN (SELECT a.attrelid FROM pg_attribute a JOIN pg_type d ON d.oid = a.atttypid WHERE d.typtype = 'd'))
+  WHERE t.oid >= 16384 AND t.oid IN (SELECT type FROM converted)
 UNION ALL
 SELECT DISTINCT 'u', t.kind, t.oid::text, CASE m[1] WHEN 'relid' THEN 'r' WHEN 'resulttype' THEN 't' ELSE 'f' END, m[2]
   FROM trees t, regexp_matches(t.tree, ':(funcid|opfuncid|aggfnoid|winfnoid|relid|resulttype) ([1-9][0-9]*)', 'g') m
@@ -57,11 +73,12 @@ UNION ALL
 SELECT 'h', 'f', castfunc::text, NULL, NULL
   FROM pg_cast WHERE oid >= 16384 AND castfunc <> 0 AND (castcontext = 'i' OR casttarget < 16384)
 UNION ALL
-SELECT 'u', 't', oid::text, 't', typbasetype::text FROM pg_type WHERE typtype = 'd' AND oid >= 16384
+SELECT 'u', 't', type::text, 't', part::text
+  FROM made_of WHERE type IN (SELECT type FROM converted) AND part IN (SELECT type FROM converted)
 UNION ALL
-SELECT 'u', 't', c.reltype::text, 't', a.atttypid::text
-  FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_type t ON t.oid = a.atttypid
-  WHERE c.relkind IN ('c', 'r', 'p') AND t.typtype = 'd' AND t.oid >= 16384
+SELECT DISTINCT 'u', 'f', p.oid::text, 't', part::text
+  FROM pg_proc p, unnest(p.proargtypes::oid[] || p.prorettype) AS part
+  WHERE p.oid >= 16384 AND part IN (SELECT type FROM converted)
 UNION ALL
 SELECT * FROM (
   SELECT 'd', '', '', name, reset_val FROM pg_settings

@@ -122,6 +122,9 @@ fn thing(
             if b.contains('s') {
                 builder.field(oid);
             }
+            if b.contains('1') {
+                builder.scalar_field(oid);
+            }
         }
         "r" => {
             let own = if b == "p" { Safety::PrimaryOnly } else { Safety::AnyNode };
