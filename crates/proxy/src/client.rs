@@ -172,13 +172,38 @@ fn serving(
 ) -> Serving {
     let identity = identity(&logged_in, config);
     let LoggedIn { stream, leftover, due, .. } = logged_in;
-    let mut session = Box::new(Session::new(worker, registered, stream, identity, (&leftover, &due)));
+    run(Box::new(Session::new(worker, registered, stream, identity, (&leftover, &due))), goodbye)
+}
+
+/// Serves a client until it leaves, or goes on with another worker.
+fn run(mut session: Box<Session>, goodbye: Goodbye) -> Serving {
     Box::pin(async move {
         let tally = session.tally();
         let end = session.run().await;
-        tracing::debug!(client = goodbye.id, end = %end, "session ended");
-        goodbye.say(end.kind(), Some(&tally));
+        match session.leave() {
+            Some(worker) => move_to(worker, session, goodbye),
+            None => {
+                tracing::debug!(client = goodbye.id, end = %end, "session ended");
+                goodbye.say(end.kind(), Some(&tally));
+            }
+        }
     })
+}
+
+/// From here on the session is the other worker's.
+fn move_to(worker: Arc<Worker>, session: Box<Session>, goodbye: Goodbye) {
+    worker.shared.deps.metrics.sessions_moved.inc();
+    let to = Arc::clone(&worker);
+    worker.tasks.spawn("session", async move {
+        let tally = session.tally();
+        match session.arrive(to) {
+            Ok(session) => run(session, goodbye).await,
+            Err(error) => {
+                tracing::warn!(client = goodbye.id, error = %error, "client lost: its socket cannot be moved to another worker");
+                goodbye.say("client_lost", Some(&tally));
+            }
+        }
+    });
 }
 
 /// What is to be done when a client has left.

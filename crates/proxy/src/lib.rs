@@ -28,11 +28,13 @@ pub mod load;
 mod lobby;
 pub mod login;
 pub mod lookup;
+mod migration;
 mod open;
 pub mod out;
 pub mod pool;
 pub mod prepared;
 pub mod registry;
+mod rebalance;
 mod replication;
 pub mod retry;
 mod server_entry;
@@ -136,6 +138,7 @@ impl Proxy {
         });
         let mut tasks: Vec<_> = accepting.collect();
         tasks.push(control.spawn("janitor", janitor::run(Arc::clone(&shared), Arc::clone(&workers))));
+        tasks.push(control.spawn("migration", migration::run(Arc::clone(&shared), Arc::clone(&workers))));
         tasks.push(control.spawn("fence", fence::run(Arc::clone(&shared))));
         tasks.push(control.spawn("capacity", follow_capacities(Arc::clone(&shared))));
         Ok(Arc::new(Self { shared, workers, listeners: Mutex::new(tasks) }))

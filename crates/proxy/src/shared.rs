@@ -27,6 +27,7 @@ use crate::load::{Balancer, Loads};
 use crate::lobby::Lobby;
 use crate::login::Authenticator;
 use crate::lookup::Lookups;
+use crate::migration::Migration;
 use crate::pool::{Pool, PoolKey, Pools, QuotaBook, QuotaLimits, Scope};
 use crate::registry::Registry;
 use crate::statements::StatementCache;
@@ -194,6 +195,7 @@ pub struct Worker {
     pub(crate) digests: DigestBook,
     classifier: Mutex<Classifier>,
     pub(crate) balancer: Mutex<Balancer>,
+    pub(crate) migration: Migration,
 }
 
 impl Worker {
@@ -207,6 +209,7 @@ impl Worker {
             digests: DigestBook::default(),
             classifier: Mutex::new(Classifier::with_seed(VERDICT_CACHE_BYTES, rand::random())),
             balancer: Mutex::new(Balancer::new(rand::random())),
+            migration: Migration::default(),
         }
     }
 

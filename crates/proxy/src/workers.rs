@@ -1,6 +1,7 @@
 //! The worker threads: a single-threaded runtime each, no work stealing.
 //!
-//! A session lives and ends on one worker. [`Workers::least_busy`] is the one place that chooses.
+//! A session is on one worker at a time. [`Workers::least_busy`] chooses where one begins; where it goes on later is
+//! for [`crate::rebalance`] to say.
 
 use std::io;
 use std::sync::Arc;
@@ -30,15 +31,19 @@ impl Workers {
         let mut threads = Vec::new();
         for id in 0..count.max(1) {
             let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
-            workers.push(Arc::new(Worker::new(id, Arc::clone(shared), Tasks::new(runtime.handle().clone()))));
+            let worker = Arc::new(Worker::new(id, Arc::clone(shared), Tasks::new(runtime.handle().clone())));
+            workers.push(Arc::clone(&worker));
             let mut stopped = stop.subscribe();
             let thread = std::thread::Builder::new().name(format!("worker-{id}")).spawn(move || {
+                worker.migration.runs_here();
+                drop(worker);
                 // An error means that the sender is gone: stop as well.
                 let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
                 runtime.shutdown_background();
             })?;
             threads.push(thread);
         }
+        workers.iter().for_each(|worker| worker.migration.wait_for_thread());
         Ok(Self { workers, stop, threads: parking_lot::Mutex::new(threads) })
     }
 

@@ -140,6 +140,11 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
+    /// The timer is another reactor's from now on; what it is for is not forgotten.
+    pub(super) fn disarm(&mut self) {
+        self.timer = None;
+    }
+
     /// The client did something: it is not idle any more, however soon it is again.
     pub(super) fn client_moved(&mut self) {
         if !matches!(self.clocks.doing, Doing::Running(_)) {

@@ -54,6 +54,9 @@ pub(crate) enum End {
     /// The login, or settings that it asked for, were refused.
     #[error("refused: {}", .0.message)]
     Refused(PgError),
+    /// Not the session's end: it goes on with another worker.
+    #[error("goes on with another worker")]
+    Moved,
     /// A time limit.
     #[error("{} reached", .0.as_str())]
     Overdue(Limit),
@@ -75,6 +78,7 @@ impl End {
             Self::NodeLost(_) => "node_lost",
             Self::Fenced { .. } => "node_fenced",
             Self::Outdated => "outdated",
+            Self::Moved => "moved",
             Self::Refused(_) => "refused",
             Self::Overdue(limit) => limit.as_str(),
             Self::Violation(_) => "protocol_violation",
@@ -84,7 +88,7 @@ impl End {
     /// What to tell the client, if it can still be told.
     pub(crate) fn farewell(&self) -> Option<PgError> {
         match self {
-            Self::Terminated | Self::ClientLeft | Self::ClientGone(_) | Self::Outdated => None,
+            Self::Terminated | Self::ClientLeft | Self::ClientGone(_) | Self::Outdated | Self::Moved => None,
             Self::Drained | Self::Killed => Some(PgError::fatal(
                 SqlState::ADMIN_SHUTDOWN,
                 "terminating connection due to administrator command",

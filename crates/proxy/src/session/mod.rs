@@ -22,6 +22,7 @@ mod gate_wait;
 mod greet;
 mod held;
 mod hold;
+mod home;
 mod lazy;
 mod lazy_batch;
 mod learn;
@@ -129,6 +130,8 @@ pub(crate) struct Session {
     clock: Instant,
     /// The pools that it has had backends of, one a node: found without asking all workers' table of them.
     pools: Vec<Arc<Pool>>,
+    is_greeted: bool,
+    home: home::Home,
 }
 
 impl Session {
@@ -150,6 +153,7 @@ impl Session {
         let catalog = worker.shared.catalogs.enter(&worker.shared, OpenAs::from(&identity));
         let application = client.entry.names().application_name;
         let habits = worker.shared.habits.of(&identity.database, &identity.user, &application);
+        let home = home::Home::new(&worker);
         let mut engine = Engine::default();
         engine.set_number(client.entry.id);
         Self {
@@ -186,6 +190,8 @@ impl Session {
             deadline: deadline::Deadline::default(),
             clock: Instant::now(),
             pools: Vec::new(),
+            is_greeted: false,
+            home,
         }
     }
 
@@ -194,16 +200,21 @@ impl Session {
         Arc::clone(&self.tally)
     }
 
-    /// Serves the client until it leaves or must go.
+    /// Serves the client until it leaves or must go, or is to be served by another worker.
     pub(crate) async fn run(&mut self) -> End {
         let end = self.serve().await;
-        Box::pin(self.finish(&end)).await;
+        if !matches!(end, End::Moved) {
+            Box::pin(self.finish(&end)).await;
+        }
         end
     }
 
     async fn serve(&mut self) -> End {
-        if let Err(end) = Box::pin(self.greet()).await {
-            return end;
+        if !self.is_greeted {
+            if let Err(end) = Box::pin(self.greet()).await {
+                return end;
+            }
+            self.is_greeted = true;
         }
         loop {
             self.client.entry.set_state(match self.lazy.is_open() {

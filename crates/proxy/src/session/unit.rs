@@ -124,6 +124,7 @@ impl Session {
             Poll::Ready(Ok(true)) => Poll::Ready(Ok(())),
             Poll::Ready(Ok(false)) => Poll::Ready(Err(End::ClientLeft)),
             Poll::Ready(Err(error)) => Poll::Ready(Err(End::ClientGone(error))),
+            Poll::Pending if self.is_to_move() => Poll::Ready(Err(End::Moved)),
             Poll::Pending => self.idle_too_long(cx).map_or(Poll::Pending, |end| Poll::Ready(Err(end))),
         }
     }

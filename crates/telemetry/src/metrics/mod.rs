@@ -111,6 +111,10 @@ pub struct Metrics {
     pub primary_changes: IntCounter,
     /// Seconds without a primary, each time that there was one again.
     pub failover: Histogram,
+    /// Workers that sessions are moved to as they get busy.
+    pub workers_used: IntGauge,
+    /// Sessions that went on with another worker.
+    pub sessions_moved: IntCounter,
     /// Reloads that were applied.
     pub reloads_ok: IntCounter,
     /// Reloads that were refused.
@@ -148,6 +152,8 @@ impl Metrics {
             observations_dropped: families.counter("pgweir_observations_dropped_total")?,
             primary_changes: families.counter("pgweir_primary_changes_total")?,
             failover: families.histogram("pgweir_failover_seconds", FAILOVER_BUCKETS)?,
+            workers_used: families.gauge("pgweir_workers_used")?,
+            sessions_moved: families.counter("pgweir_sessions_moved_total")?,
             reloads_ok: reloads.get_metric_with_label_values(&["ok"])?,
             reloads_failed: reloads.get_metric_with_label_values(&["failed"])?,
             node_families: NodeFamilies::new(&families, words)?,

@@ -189,6 +189,8 @@ pub const METRICS: &[MetricRow] = &[
         &[],
         "Reports about nodes that were dropped because the health checker was behind.",
     ),
+    gauge("pgweir_workers_used", &[], "Workers that clients are served by; more are used as these get busy."),
+    counter("pgweir_sessions_moved_total", &[], "Sessions that went on with another worker."),
     counter("pgweir_config_reloads_total", &["result"], "Reloads of the configuration: ok or failed."),
 ];
 
