@@ -59,7 +59,7 @@ table! {
         unix_socket_directories: Vec<String>, Limits::none(), r#"["/var/run/pgweir"]"#, Restart, Active;
         /// Permission bits of the Unix sockets.
         unix_socket_permissions: u32, Limits::of(Octal, 0, 0o777), "0777", Restart, Active;
-        /// Worker threads; `auto` is one for each core.
+        /// Worker threads at most; `auto` is one for each core. As many are used as the load needs.
         workers: Option<usize>, Limits::count(1, 1024).off(Off::Word("auto")), "auto", Restart, Active;
         /// Connections that the kernel keeps waiting for each listening socket.
         listen_backlog: u32, Limits::count(1, 65535), "1024", Restart, Active;

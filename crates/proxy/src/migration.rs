@@ -6,7 +6,9 @@
 //!
 //! Invariant: without the system's word for how long a thread ran, nobody is moved.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -78,19 +80,23 @@ impl Migration {
 
 /// How long a thread has run, as the system tells it.
 #[derive(Debug)]
-struct CpuClock(PathBuf);
+struct CpuClock(File);
 
 impl CpuClock {
     fn of_this_thread() -> Option<Self> {
         // "PID/task/TID"
         let link = std::fs::read_link("/proc/thread-self").ok()?;
-        let clock = Self(PathBuf::from("/proc/self/task").join(link.file_name()?).join("schedstat"));
+        let path = Path::new("/proc/self/task").join(link.file_name()?).join("schedstat");
+        let clock = Self(File::open(path).ok()?);
         clock.read().map(|_| clock)
     }
 
     fn read(&self) -> Option<Duration> {
-        let text = std::fs::read_to_string(&self.0).ok()?;
-        text.split_ascii_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+        let mut text = [0; 64];
+        let len = self.0.read_at(&mut text, 0).ok()?;
+        // "NANOSECONDS-RUN NANOSECONDS-WAITED SLICES"
+        let run = text.get(..len)?.split(|byte| *byte == b' ').next()?;
+        str::from_utf8(run).ok()?.parse().ok().map(Duration::from_nanos)
     }
 }
 
@@ -117,12 +123,13 @@ impl Read {
 
 /// Looks at the load for ever, on the control plane.
 pub(crate) async fn run(shared: Arc<Shared>, workers: Arc<Workers>) {
+    shared.deps.metrics.workers_used.set(i64::try_from(workers.all().count()).unwrap_or(i64::MAX));
     let reads: Option<Vec<_>> = workers.all().map(Read::new).collect();
     let Some(mut reads) = reads else {
         return tracing::info!("the system does not say how long threads run: sessions keep their workers");
     };
     let (mut rebalancer, mut looked) = (Rebalancer::default(), Instant::now());
-    loop {
+    while reads.len() > 1 {
         shared.deps.metrics.workers_used.set(i64::try_from(rebalancer.used()).unwrap_or(i64::MAX));
         tokio::time::sleep(PERIOD).await;
         let elapsed = looked.elapsed();
@@ -131,7 +138,12 @@ pub(crate) async fn run(shared: Arc<Shared>, workers: Arc<Workers>) {
         let used = rebalancer.used();
         let orders = rebalancer.look(&loads);
         if rebalancer.used() != used {
-            tracing::debug!(workers = rebalancer.used(), before = used, ?loads, "another number of workers is used");
+            tracing::debug!(
+                workers = rebalancer.used(),
+                before = used,
+                ?loads,
+                "another number of workers is used"
+            );
         }
         for (at, read) in reads.iter().enumerate() {
             let order = orders.iter().find(|order| order.from == at);
@@ -151,6 +163,9 @@ mod tests {
 
     #[test]
     fn a_thread_knows_how_long_it_ran() {
+        if !Path::new("/proc/thread-self/schedstat").exists() {
+            return assert!(CpuClock::of_this_thread().is_none());
+        }
         let clock = CpuClock::of_this_thread().unwrap();
         let (before, began) = (clock.read().unwrap(), Instant::now());
         while clock.read().unwrap() < before + Duration::from_millis(5) {

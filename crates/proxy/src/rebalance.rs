@@ -147,9 +147,11 @@ mod tests {
         }
 
         fn loads(&self) -> Vec<Load> {
-            let of = |worker| self.sessions.iter().filter(move |session| session.1 == worker && session.0 > 0.0);
+            let of =
+                |worker| self.sessions.iter().filter(move |session| session.1 == worker && session.0 > 0.0);
             let busy = |worker| of(worker).map(|session| session.0).sum::<f64>().min(1.0);
-            (0..self.workers).map(|worker| load(busy(worker), of(worker).count() as u32)).collect()
+            let count = |worker| u32::try_from(of(worker).count()).unwrap();
+            (0..self.workers).map(|worker| load(busy(worker), count(worker))).collect()
         }
 
         fn look(&mut self, times: usize) {
@@ -159,9 +161,12 @@ mod tests {
                     let can_go = |session: &(f64, usize)| session.1 == from && session.0 > 0.0;
                     for _ in 0..sessions {
                         let there = self.sessions.iter().filter(|session| can_go(session)).count();
-                        let Some(first) = (there > 0).then(|| draw(&mut self.seed, there as u32)) else { break };
+                        if there == 0 {
+                            break;
+                        }
+                        let at = draw(&mut self.seed, u32::try_from(there).unwrap());
                         let mut going = self.sessions.iter_mut().filter(|session| can_go(session));
-                        going.nth(first as usize).unwrap().1 = to;
+                        going.nth(usize::try_from(at).unwrap()).unwrap().1 = to;
                         self.moves += 1;
                     }
                 }
