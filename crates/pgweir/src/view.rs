@@ -288,8 +288,8 @@ fn client_row(client: &ClientEntry, now: SystemTime) -> ClientRow {
     };
     ClientRow {
         id: client.id,
-        user: names.user,
-        database: names.database,
+        user: names.user.to_string(),
+        database: names.database.to_string(),
         replication: names.replication.as_str(),
         state,
         remote: endpoint(client.peer),
@@ -300,7 +300,7 @@ fn client_row(client: &ClientEntry, now: SystemTime) -> ClientRow {
         close_needed: client.has(Flag::Drain) || client.has(Flag::Kill),
         backend: client.server(),
         tls: names.tls,
-        application_name: names.application_name,
+        application_name: names.application_name.to_string(),
         prepared_statements: client.statements(),
         pin: client.pin().map(|pin| pin.as_str()),
         waits_for: client.waits_for().map(|what| match what {

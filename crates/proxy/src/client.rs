@@ -36,9 +36,9 @@ type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) fn accept(here: &Worker, workers: &Workers, accepted: Accepted) {
     here.shared.deps.metrics.client_connections.inc();
     let Some(worker) = workers.least_busy(Some(here)) else { return };
-    let own = Arc::clone(worker);
+    let admitting = Box::pin(admit(Arc::clone(worker), accepted));
     worker.tasks.spawn("session", async move {
-        if let Some(serving) = Box::pin(admit(own, accepted)).await {
+        if let Some(serving) = admitting.await {
             serving.await;
         }
     });
@@ -129,16 +129,17 @@ async fn enter(
 ) -> Option<Serving> {
     let (id, since) = (registered.entry.id, Instant::now());
     registered.entry.secret.speaks(logged_in.minor);
-    registered.entry.set_names(Names {
-        tls: logged_in.stream.tls().unwrap_or_default(),
-        user: logged_in.user.clone(),
-        database: logged_in.database.clone(),
-        application_name: logged_in.application_name.clone(),
-        replication: logged_in.replication,
-    });
     let in_console = config::ADMIN_DATABASES.contains(&logged_in.database.as_str());
     let names = (logged_in.database.as_str(), logged_in.user.as_str());
     let counted = ClientCount::enter(&worker.shared, (!in_console).then_some(names));
+    let (database, user) = counted.names().unwrap_or_else(|| (names.0.into(), names.1.into()));
+    registered.entry.set_names(Names {
+        tls: logged_in.stream.tls().unwrap_or_default(),
+        user: Arc::clone(&user),
+        database: Arc::clone(&database),
+        application_name: logged_in.application_name.as_str().into(),
+        replication: logged_in.replication,
+    });
     if let Some(error) = objection(&worker.shared, &counted, &logged_in, config, in_console) {
         tracing::warn!(client = id, user = logged_in.user, reason = %error.message, "client turned away");
         turn_away(logged_in, &error).await;
@@ -148,8 +149,7 @@ async fn enter(
         let (user, database) = (&logged_in.user, &logged_in.database);
         tracing::info!(client = id, peer = %logged_in.peer, user, database, application_name = logged_in.application_name, "client connected");
     }
-    let names = (logged_in.user.as_str().into(), logged_in.database.as_str().into());
-    let goodbye = Goodbye { id, names, since, log: config.log_disconnections, counted };
+    let goodbye = Goodbye { id, user, database, since, log: config.log_disconnections, counted };
     if logged_in.replication != Replication::None {
         return Some(Box::pin(async move {
             goodbye.say(replication::run(worker, &registered, logged_in).await, None);
@@ -170,7 +170,7 @@ fn serving(
     config: &Config,
     goodbye: Goodbye,
 ) -> Serving {
-    let identity = identity(&logged_in, config);
+    let identity = identity(&logged_in, (&goodbye.database, &goodbye.user), config);
     let LoggedIn { stream, leftover, due, .. } = logged_in;
     run(Box::new(Session::new(worker, registered, stream, identity, (&leftover, &due))), goodbye)
 }
@@ -209,8 +209,8 @@ fn move_to(worker: Arc<Worker>, session: Box<Session>, goodbye: Goodbye) {
 /// What is to be done when a client has left.
 struct Goodbye {
     id: u32,
-    /// The user and the database.
-    names: (Box<str>, Box<str>),
+    user: Arc<str>,
+    database: Arc<str>,
     since: Instant,
     log: bool,
     counted: ClientCount,
@@ -220,7 +220,7 @@ impl Goodbye {
     fn say(self, why: &'static str, tally: Option<&Tally>) {
         drop(self.counted);
         if self.log {
-            said_goodbye((self.id, &self.names.0, &self.names.1), self.since, why, tally);
+            said_goodbye((self.id, &self.user, &self.database), self.since, why, tally);
         }
     }
 }
@@ -254,13 +254,14 @@ fn said_goodbye(
     );
 }
 
-fn identity(logged_in: &LoggedIn, config: &Config) -> Identity {
+fn identity(logged_in: &LoggedIn, (database, user): (&Arc<str>, &Arc<str>), config: &Config) -> Identity {
+    let on_nodes = config.dbname(database);
     Identity {
-        user: logged_in.user.as_str().into(),
-        database: logged_in.database.as_str().into(),
-        node_database: config.dbname(&logged_in.database).into(),
+        user: Arc::clone(user),
+        database: Arc::clone(database),
+        node_database: if *on_nodes == **database { Arc::clone(database) } else { on_nodes.into() },
         credentials: credentials(logged_in.secret.as_ref(), &logged_in.learned),
-        settings: Settings::new(logged_in.settings.iter().cloned()),
+        settings: Arc::new(Settings::new(logged_in.settings.iter().cloned())),
     }
 }
 

@@ -48,7 +48,7 @@ mod tests {
         let enter = || registry.enter(Peer::Unix, Peer::Unix);
         let first = enter();
         assert!(!lobby.enter(&first.entry));
-        first.entry.set_names(Names { user: "joe".to_owned(), ..Names::default() });
+        first.entry.set_names(Names { user: "joe".into(), ..Names::default() });
         let waiting: Vec<_> = (0..MAX_WAITING).map(|_| enter()).collect();
         assert!(waiting.iter().all(|client| !lobby.enter(&client.entry)), "one has logged in");
         let one_more = enter();

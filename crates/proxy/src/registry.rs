@@ -92,11 +92,11 @@ pub struct Names {
     /// How its connection is encrypted; empty when it is not.
     pub tls: String,
     /// The user it logged in as.
-    pub user: String,
+    pub user: Arc<str>,
     /// The database it is in.
-    pub database: String,
+    pub database: Arc<str>,
     /// Its application name at start-up.
-    pub application_name: String,
+    pub application_name: Arc<str>,
     /// Whether it replicates.
     pub replication: Replication,
 }

@@ -22,6 +22,7 @@ use crate::digest::DigestBook;
 use crate::gates::Gates;
 use crate::greeting::Greetings;
 use crate::habits::Habits;
+use crate::hash::Seeded;
 use crate::last_write::LastWrites;
 use crate::load::{Balancer, Loads};
 use crate::lobby::Lobby;
@@ -236,11 +237,13 @@ impl Worker {
     }
 }
 
+type Counts = HashMap<Arc<str>, u32, Seeded>;
+
 /// How many clients there are of each name.
 #[derive(Default)]
 struct Census {
-    databases: HashMap<Arc<str>, u32>,
-    users: HashMap<Arc<str>, u32>,
+    databases: Counts,
+    users: Counts,
 }
 
 /// How many clients there were before one came.
@@ -266,16 +269,21 @@ impl ClientCount {
     /// `limited` is the database and the user of one that counts for the limits.
     pub(crate) fn enter(shared: &Arc<Shared>, limited: Option<(&str, &str)>) -> Self {
         shared.deps.metrics.clients.inc();
-        let limited = limited.map(|(database, user)| (Arc::from(database), Arc::from(user)));
-        let others = limited.as_ref().map_or_else(Others::default, |(database, user)| {
+        let (mut others, mut names) = (Others::default(), None);
+        if let Some((database, user)) = limited {
             let mut census = shared.census.lock();
-            Others {
-                all: shared.clients.fetch_add(1, Ordering::Relaxed),
-                database: one_more(&mut census.databases, database),
-                user: one_more(&mut census.users, user),
-            }
-        });
-        Self { shared: Arc::clone(shared), others, limited }
+            let (database, of_database) = one_more(&mut census.databases, database);
+            let (user, of_user) = one_more(&mut census.users, user);
+            let all = shared.clients.fetch_add(1, Ordering::Relaxed);
+            others = Others { all, database: of_database, user: of_user };
+            names = Some((database, user));
+        }
+        Self { shared: Arc::clone(shared), others, limited: names }
+    }
+
+    /// Database and user of one that is limited: the same memory for all clients of that name.
+    pub(crate) fn names(&self) -> Option<(Arc<str>, Arc<str>)> {
+        self.limited.clone()
     }
 
     /// How many limited ones there were before this one.
@@ -284,14 +292,16 @@ impl ClientCount {
     }
 }
 
-fn one_more(counts: &mut HashMap<Arc<str>, u32>, name: &Arc<str>) -> u32 {
-    let count = counts.entry(Arc::clone(name)).or_default();
+/// The name as it is kept, and how many there were.
+fn one_more(counts: &mut Counts, name: &str) -> (Arc<str>, u32) {
+    let name = counts.get_key_value(name).map_or_else(|| Arc::from(name), |(known, _)| Arc::clone(known));
+    let count = counts.entry(Arc::clone(&name)).or_default();
     *count += 1;
-    *count - 1
+    (name, *count - 1)
 }
 
 /// Names of nobody are forgotten.
-fn one_less(counts: &mut HashMap<Arc<str>, u32>, name: &str) {
+fn one_less(counts: &mut Counts, name: &str) {
     let Some(count) = counts.get_mut(name) else { return };
     *count = count.saturating_sub(1);
     if *count == 0 {

@@ -60,6 +60,13 @@ impl Counters {
         }
     }
 
+    /// Adds where nobody else adds meanwhile: several times cheaper.
+    fn add_alone(&self, what: Count, by: u64) {
+        if let Some(count) = self.0.get(what as usize) {
+            count.store(count.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+        }
+    }
+
     /// The count so far.
     #[must_use]
     pub fn get(&self, what: Count) -> u64 {
@@ -122,7 +129,8 @@ impl Tally {
 
     pub(crate) fn add(&self, what: Count, by: u64) {
         self.database.add(what, by);
-        self.own.add(what, by);
+        // Its session's task only.
+        self.own.add_alone(what, by);
     }
 
     pub(crate) fn add_time(&self, what: Count, time: Duration) {

@@ -46,11 +46,17 @@ impl Session {
         written
     }
 
+    /// From here on they are the same memory for all sessions that asked for the same.
+    fn start_settings(&mut self, settings: Arc<Settings>) {
+        self.identity.settings = Arc::clone(&settings);
+        self.engine.start_settings(settings);
+    }
+
     async fn told(&mut self) -> Result<Arc<Told>, End> {
         let greetings = &self.worker.shared.greetings;
         let Identity { database, user, settings, .. } = &self.identity;
         if let Some((settings, told)) = greetings.get(database, user, settings) {
-            self.engine.start_settings(settings);
+            self.start_settings(settings);
             return Ok(told);
         }
         let mut backend = self.acquire(Target::Anywhere).await.map_err(|interrupt| match interrupt {
@@ -72,7 +78,7 @@ impl Session {
 
     /// Brings the backend to the client's settings; what it reports then is what the client is told.
     async fn try_settings(&mut self, backend: &mut Backend) -> Result<Parameters, End> {
-        let wanted = Arc::new(self.identity.settings.clone());
+        let wanted = Arc::clone(&self.identity.settings);
         let (database, user) = (Arc::clone(&self.identity.database), Arc::clone(&self.identity.user));
         let plain = Arc::new(Settings::default());
         let before = bring_to(backend, &plain).await?;
@@ -80,7 +86,7 @@ impl Session {
         let greetings = &self.worker.shared.greetings;
         greetings.learn(&database, &user, &before);
         greetings.learn_settings(&database, &user, &wanted, &before, &parameters);
-        self.engine.start_settings(wanted);
+        self.start_settings(wanted);
         Ok(parameters)
     }
 }

@@ -82,7 +82,7 @@ pub(crate) struct Identity {
     /// How we log in to nodes for it.
     pub(crate) credentials: Credentials,
     /// What it asked for at start-up.
-    pub(crate) settings: Settings,
+    pub(crate) settings: Arc<Settings>,
 }
 
 /// See the module's documentation.
