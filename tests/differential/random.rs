@@ -210,30 +210,7 @@ pub(crate) fn script(seed: u64, reach: Reach) -> Script {
         steps.push(flushed(step));
     }
     steps.push(vec![Msg::Sync, Msg::Query(b"ROLLBACK".to_vec()), Msg::Query(b"SHOW work_mem".to_vec())]);
-    unchain(&mut steps);
     Script { name: format!("seed {seed}"), steps }
-}
-
-/// A transaction that is chained to a failed one begins with the session's default modes (`xact.c` saves them when the
-/// abort has reset them already): READ WRITE behind a READ ONLY one, which a standby cannot have. No script has both.
-fn unchain(steps: &mut [Step]) {
-    let text = |msg: &mut Msg| match msg {
-        Msg::Query(sql) | Msg::Parse { sql, .. } => String::from_utf8(std::mem::take(sql)).ok(),
-        _ => None,
-    };
-    let has = |steps: &[Step], word: &str| {
-        let shown = Script { name: String::new(), steps: steps.to_vec() }.to_string();
-        shown.contains(word)
-    };
-    if !has(steps, "READ ONLY") || !has(steps, "AND CHAIN") {
-        return;
-    }
-    for msg in steps.iter_mut().flatten() {
-        let changed = text(msg).map(|sql| sql.replace(" AND CHAIN", "").into_bytes());
-        if let (Some(changed), Msg::Query(sql) | Msg::Parse { sql, .. }) = (changed, msg) {
-            *sql = changed;
-        }
-    }
 }
 
 /// What comes last has the server answer: the replies to what nobody asked to be flushed come at any time.

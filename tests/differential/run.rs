@@ -181,7 +181,7 @@ fn started(login: Login, number: usize) -> Login {
     match number % 3 {
         0 => login,
         1 => login.with("TimeZone", "Asia/Kolkata").with("work_mem", "6MB").with("app.slot", "it's"),
-        _ => login.with("DateStyle", "German, DMY").with("application_name", "started"),
+        _ => login.with("DateStyle", "German, DMY").with("IntervalStyle", "iso_8601"),
     }
 }
 

@@ -63,6 +63,10 @@ impl Engine {
                     self.leave(outs.server);
                     return Ok(ClientStep::Hold);
                 }
+                Pass::Chain => {
+                    self.leave_failed(outs.server);
+                    return Ok(ClientStep::Hold);
+                }
             }
             if header.tag == b'X' {
                 return Ok(ClientStep::Terminate);

@@ -6,11 +6,16 @@
 //! - one that may write (`transaction_load_balance`), in front of anything but such a query;
 //! - one that is READ ONLY, in front of what belongs to the primary. With anything else that would be missing there it
 //!   stays for good.
+//!
+//! A transaction that is chained to a failed one has the session's default modes, whatever the failed one was (`xact.c`
+//! looks at them when the abort has reset them already). So a failed one leaves in front of AND CHAIN.
 
+use protocol::frame::frontend_header;
 use protocol::message::TxStatus;
 use router::{Access, Effect, Isolation, Reason, TxControl, TxMode, Verdict};
 
 use super::gate::Pass;
+use super::prepare::named_statement;
 use super::{Boundary, Engine, Env, Scan, Unit, Violation, scan};
 use crate::out::Out;
 
@@ -26,6 +31,17 @@ pub(super) enum Early {
     ReadOnly,
     /// It ends here, and goes on elsewhere.
     Leaves,
+    /// It has failed and ends here; the one that is chained to it begins elsewhere.
+    Chains,
+}
+
+/// How a transaction has left the standby.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// It is to go on elsewhere.
+    Open,
+    /// It has failed, and the statement comes that chains another one to it.
+    Failed,
 }
 
 /// What a unit means for such a transaction.
@@ -64,8 +80,54 @@ impl Engine {
     }
 
     /// The transaction has left the standby. Said once.
-    pub fn take_left(&mut self) -> bool {
-        std::mem::take(&mut self.early) == Early::Leaves
+    pub fn take_left(&mut self) -> Option<Left> {
+        match std::mem::take(&mut self.early) {
+            Early::Leaves => Some(Left::Open),
+            Early::Chains => Some(Left::Failed),
+            Early::No | Early::Reads | Early::ReadOnly => None,
+        }
+    }
+
+    /// The gate of what chains a transaction to one that has failed here; `None` for anything else.
+    pub(super) fn chain_gate(&mut self, bytes: &[u8], env: &Env<'_>) -> Result<Option<Pass>, Violation> {
+        let over =
+            matches!(self.early, Early::Leaves | Early::Chains) || self.tracker.status() == TxStatus::Idle;
+        if over || self.in_batch || self.pin().is_some() {
+            return Ok(None);
+        }
+        let settled = self.tracker.is_settled();
+        let failed = settled && self.tracker.status() == TxStatus::Failed;
+        // Whether what comes before has failed is not known yet: of what is followed anyway that is waited for.
+        if !failed && (settled || self.early != Early::No || !self.may_chain(bytes)) {
+            return Ok(None);
+        }
+        let unit = match scan(bytes, &self.statements, env)? {
+            Scan::More(need) => return Ok(Some(Pass::More(need))),
+            Scan::Unit(unit) => unit,
+        };
+        Ok(chains(&unit).then_some(if failed { Pass::Chain } else { Pass::Hold }))
+    }
+
+    /// Whether the message at the front may chain a transaction. Long ones are not looked through.
+    fn may_chain(&self, bytes: &[u8]) -> bool {
+        const MOST: usize = 256;
+        let Ok(Some(header)) = frontend_header(bytes) else { return false };
+        let Some(message) = bytes.get(..header.len).filter(|message| message.len() <= MOST) else {
+            return false;
+        };
+        match header.tag {
+            b'Q' | b'P' => message.windows(5).any(|word| word.eq_ignore_ascii_case(b"chain")),
+            b'B' => named_statement(b'B', message)
+                .and_then(|name| self.statements.any(name))
+                .is_some_and(|statement| is_chain(statement.verdict().tx)),
+            _ => false,
+        }
+    }
+
+    /// Ends the failed transaction here.
+    pub(super) fn leave_failed(&mut self, out: &mut Out) {
+        self.early = Early::Chains;
+        self.inject_query(out, b"ROLLBACK");
     }
 
     /// The gate of such a transaction; `None` when it is over, or stays.
@@ -73,7 +135,7 @@ impl Engine {
         let settled = self.tracker.is_settled();
         match self.early {
             Early::No => return Ok(None),
-            Early::Leaves => return Ok(Some(Pass::Hold)),
+            Early::Leaves | Early::Chains => return Ok(Some(Pass::Hold)),
             Early::Reads if !settled => return Ok(Some(Pass::Hold)),
             // Reads need not wait for each other.
             Early::ReadOnly if !settled && self.gate.is_barred() => return Ok(Some(Pass::Hold)),
@@ -163,6 +225,17 @@ fn next(unit: &Unit) -> Next {
 
 fn is_local(verdict: &Verdict) -> bool {
     verdict.effect == Effect::Console
+}
+
+fn is_chain(tx: TxControl) -> bool {
+    matches!(tx, TxControl::Commit { chain: true } | TxControl::Rollback { chain: true })
+}
+
+/// COMMIT or ROLLBACK AND CHAIN, and nothing else.
+fn chains(unit: &Unit) -> bool {
+    let chain =
+        matches!(unit.verdict.tx, TxControl::Commit { chain: true } | TxControl::Rollback { chain: true });
+    chain && unit.verdict.statements == 1 && matches!(unit.boundary, Boundary::Query | Boundary::Sync)
 }
 
 fn ends(verdict: &Verdict) -> bool {

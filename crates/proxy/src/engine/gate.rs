@@ -36,6 +36,8 @@ pub(super) enum Pass {
     Move,
     /// The transaction has only read here: it goes on elsewhere.
     Leave,
+    /// The transaction has failed here: what is chained to it begins elsewhere.
+    Chain,
 }
 
 impl Gate {
@@ -99,6 +101,9 @@ impl Engine {
         if self.tracker.is_skipping() {
             // Ignored wherever it goes; elsewhere it would be carried out.
             return Ok(Pass::Go);
+        }
+        if let Some(pass) = self.chain_gate(bytes, env)? {
+            return Ok(pass);
         }
         if let Some(pass) = self.early_gate(bytes, env)? {
             return Ok(pass);

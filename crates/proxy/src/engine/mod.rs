@@ -41,7 +41,7 @@ use router::{Changes, PinReason, TxControl, Verdict};
 
 pub use books::{Books, News};
 pub use client::ClientOuts;
-pub use early::is_early;
+pub use early::{Left, is_early};
 pub use kept::Kept;
 pub use scan::{Boundary, HELD_LIMIT, Scan, Unit, scan};
 pub use sequences::{Habit, Remembers};

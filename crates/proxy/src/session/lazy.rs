@@ -71,6 +71,16 @@ impl LazyTransaction {
         self.moved
     }
 
+    /// One that has failed where it was.
+    pub(super) fn failed() -> Self {
+        Self { failed: true, ..Self::chained() }
+    }
+
+    /// What is chained to a transaction that has failed: it has the session's default modes.
+    fn chained() -> Self {
+        Self { statements: vec![Kept::Simple((*b"BEGIN").into())], ..Self::default() }
+    }
+
     /// A backend has it now, or it is over.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
@@ -91,7 +101,8 @@ impl Session {
     pub(super) fn answer_lazily(&mut self, unit: &Unit) -> bool {
         let single =
             unit.verdict.statements == 1 && matches!(unit.boundary, Boundary::Query | Boundary::Sync);
-        if self.lazy.has_failed() && !(single && ends_transaction(unit.verdict.tx)) {
+        let ends = ends_transaction(unit.verdict.tx) || chains_transaction(unit.verdict.tx);
+        if self.lazy.has_failed() && !(single && ends) {
             self.refuse(unit, &in_failed_transaction());
             return true;
         }
@@ -143,6 +154,10 @@ impl Session {
                 self.lazy.clear();
                 Some(if undone { "ROLLBACK" } else { "COMMIT" })
             }
+            tx if self.lazy.has_failed() && chains_transaction(tx) => {
+                self.lazy = LazyTransaction::chained();
+                Some("ROLLBACK")
+            }
             _ => None,
         }
     }
@@ -167,6 +182,10 @@ impl Session {
 
 fn ends_transaction(tx: TxControl) -> bool {
     matches!(tx, TxControl::Commit { chain: false } | TxControl::Rollback { chain: false })
+}
+
+fn chains_transaction(tx: TxControl) -> bool {
+    matches!(tx, TxControl::Commit { chain: true } | TxControl::Rollback { chain: true })
 }
 
 fn in_failed_transaction() -> PgError {

@@ -24,7 +24,7 @@ use super::refusal::Refusal;
 use super::unit::says_goodbye;
 use super::{End, Means, Session, with_env};
 use crate::backend::Backend;
-use crate::engine::{ClientOuts, ClientStep, ServerStep, Unit};
+use crate::engine::{ClientOuts, ClientStep, Left, ServerStep, Unit};
 use crate::registry::Flag;
 
 /// How long a statement goes on for a client whose stream has ended: it may have closed only its half.
@@ -98,10 +98,14 @@ impl Session {
             // Not the whole relay: what is held over a wait makes every session larger.
             let Relay { backend, early, watch, .. } = relay;
             self.running = Some(watch.into_running());
-            let left = early.filter(|_| self.engine.take_left() && relayed.is_ok());
+            let left = match self.engine.take_left().filter(|_| relayed.is_ok()) {
+                Some(Left::Open) => early.map(|begun| begun.moved()),
+                Some(Left::Failed) => Some(LazyTransaction::failed()),
+                None => None,
+            };
             match self.end_relay(backend, relayed).await {
                 Ok(()) => {
-                    self.lazy = left.map_or_else(Default::default, |begun| begun.moved());
+                    self.lazy = left.unwrap_or_default();
                     return Ok(());
                 }
                 Err(end) if staying && self.is_goodbye() && !Box::pin(self.goes_down(node)).await => {
