@@ -13,6 +13,7 @@ use router::{Change, PinReason, SessionOp};
 
 use super::pins::Pins;
 use super::sequences::Asker;
+use super::splice::Splice;
 use crate::settings::{Scope, Settings};
 use crate::statements::Statement;
 
@@ -55,6 +56,8 @@ pub(super) struct SettingsBook {
     /// The truth value in the last row of a statement that is followed.
     answer: Option<bool>,
     failed: bool,
+    /// The string on its way that has statements of ours in it.
+    pub(super) spliced: Option<Splice>,
     /// DISCARD ALL has run in this batch.
     discarded: bool,
     /// What the backend has is not known.
@@ -81,7 +84,7 @@ impl SettingsBook {
         self.portals.clear();
         self.end_transaction();
         (self.failed, self.discarded, self.in_doubt) = (false, false, false);
-        self.answer = None;
+        (self.answer, self.spliced) = (None, None);
         self.changed.clear();
     }
 

@@ -218,7 +218,6 @@ pub struct Engine {
     /// Names that were made ready on this backend.
     touched: Vec<Box<[u8]>>,
     chase: Option<Box<follow::Chase>>,
-    spliced: Option<Box<splice::Splice>>,
     /// The client has used names like ours.
     disguises: bool,
     /// The name that the next message waits for.
@@ -399,7 +398,7 @@ impl Engine {
         self.fatal = None;
         (self.resets, self.stale_plan, self.setup) = (false, false, Push::default());
         (self.hastened, self.guarded) = (false, false);
-        (self.chase, self.spliced) = (None, None);
+        self.chase = None;
         self.touched.clear();
         (self.moving, self.said_goodbye) = (None, false);
         self.early = early::Early::No;

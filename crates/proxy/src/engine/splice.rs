@@ -64,7 +64,7 @@ impl Engine {
     /// The text that was pushed last is that one.
     pub(super) fn note_spliced(&mut self, spliced: Spliced) -> Vec<u8> {
         let splice = Splice { push: self.tracker.last_push(), ..spliced.splice };
-        self.spliced = Some(Box::new(splice));
+        self.settings.spliced = Some(splice);
         // One at a time.
         self.resets = true;
         spliced.text
@@ -72,7 +72,7 @@ impl Engine {
 
     /// Whether a message of the server answers a statement of ours in a string of the client's.
     pub(super) fn answers_splice(&mut self, tag: u8, push: Push) -> bool {
-        let Some(splice) = &self.spliced else { return false };
+        let Some(splice) = &self.settings.spliced else { return false };
         if splice.push != push {
             return false;
         }
@@ -80,7 +80,7 @@ impl Engine {
             b'T' | b'D' => self.settings.is_at_ours(push),
             b'C' => self.settings.pass_ours(push),
             b'Z' => {
-                self.spliced = None;
+                self.settings.spliced = None;
                 false
             }
             _ => false,
@@ -90,7 +90,9 @@ impl Engine {
     /// Writes an error or a notice with the position that it names in the client's text; false when it names none, or
     /// the text is the client's.
     pub(super) fn put_moved(&self, push: Push, message: &[u8], out: &mut Out) -> bool {
-        let Some(splice) = self.spliced.as_deref().filter(|splice| splice.push == push) else { return false };
+        let Some(splice) = self.settings.spliced.as_ref().filter(|splice| splice.push == push) else {
+            return false;
+        };
         let view = ErrorView::parse(message.get(HEADER_LEN..).unwrap_or_default());
         let position = view.field(b'P').and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
         let Some(position) = position.map(|position| splice.original(position).to_string()) else {

@@ -99,13 +99,13 @@ impl Session {
             let Relay { backend, early, watch, .. } = relay;
             self.running = Some(watch.into_running());
             let left = match self.engine.take_left().filter(|_| relayed.is_ok()) {
-                Some(Left::Open) => early.map(|begun| begun.moved()),
-                Some(Left::Failed) => Some(LazyTransaction::failed()),
+                Some(Left::Open) => early.map(|begun| Box::new(begun.moved())),
+                Some(Left::Failed) => Some(Box::new(LazyTransaction::failed())),
                 None => None,
             };
             match self.end_relay(backend, relayed).await {
                 Ok(()) => {
-                    self.lazy = left.unwrap_or_default();
+                    self.lazy = left.map_or_else(Default::default, |left| *left);
                     return Ok(());
                 }
                 Err(end) if staying && self.is_goodbye() && !Box::pin(self.goes_down(node)).await => {
