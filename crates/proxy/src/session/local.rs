@@ -34,7 +34,7 @@ impl Session {
         if unit.boundary == Boundary::Query {
             self.engine.drop_unnamed();
         }
-        if self.local.is_skipping() {
+        if self.skips_local_messages() {
             self.skip_to_sync = true;
             self.end_local_batch();
         }
@@ -50,11 +50,16 @@ impl Session {
         if tag == b'Q' {
             self.engine.drop_unnamed();
         }
-        if self.local.is_skipping() {
+        if self.skips_local_messages() {
             self.engine.failed_locally();
             self.end_local_batch();
         }
         Ok(())
+    }
+
+    /// An error of the console's server waits for Sync.
+    fn skips_local_messages(&self) -> bool {
+        self.local.as_ref().is_some_and(|local| local.is_skipping())
     }
 
     /// Gives the tag and the length of what was answered.
@@ -66,12 +71,12 @@ impl Session {
         let message = self.from_client.filled().get(..header.len).unwrap_or_default().to_vec();
         self.from_client.consume(header.len);
         let caller = self.caller();
-        let begun = self.local.is_skipping() || self.begin_message(&caller, header.tag, &message);
+        let begun = self.skips_local_messages() || self.begin_message(&caller, header.tag, &message);
         let body = message.get(HEADER_LEN..).unwrap_or_default();
         if begun && !feed(self, &caller, status, header.tag, body).await {
             return Err(End::Terminated);
         }
-        if !self.local.is_skipping() {
+        if !self.skips_local_messages() {
             self.note_message(header.tag, &message);
         }
         Ok((header.tag, header.len))
@@ -107,10 +112,10 @@ impl Session {
             known.put_parse(&mut parse, name);
         }
         let said = self.feed_silently(caller, b'P', &parse);
-        if self.local.is_skipping() {
+        if self.skips_local_messages() {
             self.to_client.own(|own| own.extend_from_slice(&said));
         }
-        !self.local.is_skipping()
+        !self.skips_local_messages()
     }
 
     /// Keeps the client's books about a message that was answered.
@@ -148,7 +153,12 @@ impl Session {
         let context = Context { console: &console, caller, status };
         let mut said = BytesMut::new();
         // None of these runs anything.
-        let _ = self.local.feed(&context, tag, message.get(HEADER_LEN..).unwrap_or_default(), &mut said);
+        let _ = self.local.get_or_insert_default().feed(
+            &context,
+            tag,
+            message.get(HEADER_LEN..).unwrap_or_default(),
+            &mut said,
+        );
         said
     }
 
@@ -201,7 +211,7 @@ async fn feed(session: &mut Session, caller: &Caller, status: TxStatus, tag: u8,
     let console = session.explainer();
     let console = SessionConsole { console: &console, consistency: session.consistency() };
     let context = Context { console: &console, caller, status: Status::Session(status.as_byte()) };
-    let local = &mut session.local;
+    let local = session.local.get_or_insert_default();
     let mut next = Next::Wait;
     session.to_client.own(|own| next = local.feed(&context, tag, body, own));
     loop {
@@ -209,7 +219,7 @@ async fn feed(session: &mut Session, caller: &Caller, status: TxStatus, tag: u8,
             Next::Run(sql) => {
                 let result = console.run(caller, &sql).await;
                 let result = result.and_then(|answer| session.carry_out(answer));
-                let local = &mut session.local;
+                let local = session.local.get_or_insert_default();
                 let mut after = Next::Wait;
                 session.to_client.own(|own| after = local.answer(&context, result, own));
                 next = after;

@@ -72,11 +72,11 @@ enum Leaving {
 
 impl Session {
     /// Routes a unit, takes a backend for it, and relays until the backend is free.
-    pub(super) async fn forward(&mut self, unit: Unit) -> Result<(), End> {
+    pub(super) async fn forward(&mut self, unit: &Unit) -> Result<(), End> {
         let mut losses = Losses::default();
         self.first_try();
         loop {
-            let (target, reason) = self.route(&unit);
+            let (target, reason) = self.route(unit);
             let backend = match self.acquire_except(target, losses.nodes()).await {
                 Ok(backend) => backend,
                 Err(Interrupt::End(end)) => return Err(end),
@@ -86,12 +86,12 @@ impl Session {
                     if let Some(end) = lost.and_then(|losses| self.give_up(losses)) {
                         return Err(end);
                     }
-                    self.refuse_for(&unit, &refusal);
+                    self.refuse_for(unit, &refusal);
                     return self.flush().await;
                 }
             };
             let node = backend.node;
-            let mut relay = self.begin_relay(backend, &unit, (target, reason));
+            let mut relay = self.begin_relay(backend, unit, (target, reason));
             let relayed = self.relay(&mut relay).await;
             let staying = relay.leaving.is_none();
             self.follow(&relay, &relayed);
