@@ -369,7 +369,7 @@ impl ClientEntry {
     pub fn begin_cancel(self: &Arc<Self>) -> Option<CancelOnItsWay> {
         let mut cancel = self.cancel.lock();
         let Some(key) = cancel.key.clone() else {
-            drop(cancel);
+            // Not behind the lock: who gets a backend meanwhile has looked whether it was cancelled already.
             self.raise(Flag::Cancel);
             return None;
         };
