@@ -81,8 +81,9 @@ impl Engine {
         let name: Box<[u8]> = parse.name.into();
         buf.consume(header.len);
         let failed = self.has_failed();
-        // A failed transaction still takes what ends it.
-        let refused = failed && statement.verdict().tx == TxControl::None;
+        // A failed transaction still takes what ends it, and what is empty.
+        let verdict = statement.verdict();
+        let refused = failed && verdict.tx == TxControl::None && verdict.statements > 0;
         if named_by_sql {
             // The server has it under the client's name, and refuses the same: 42P05.
             self.settle_name(env, books, outs.server, &name, Real::No, Ahead::InBatch);
