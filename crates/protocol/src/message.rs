@@ -2,15 +2,42 @@
 //!
 //! A view never needs more of a message than what it shows: a Bind of 64 MB is viewed by its two names.
 
-use std::ffi::CStr;
-
 use crate::frame::HEADER_LEN;
+
+/// So many bytes at a time are looked at together.
+const CHUNK: usize = 16;
 
 /// The text up to the first zero byte, and what follows it.
 fn cstr(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    // The standard library looks for the zero a word at a time here, and byte by byte in an iterator.
-    let text = CStr::from_bytes_until_nul(bytes).ok()?.to_bytes();
-    Some((text, bytes.get(text.len() + 1..)?))
+    let (text, rest) = bytes.split_at_checked(zero_at(bytes)?)?;
+    Some((text, rest.get(1..)?))
+}
+
+/// Where the first zero stands. Several times cheaper than the standard library and `memchr` for texts of the usual
+/// length: a chunk has no branches in it, so the compiler looks at all of it at once.
+fn zero_at(bytes: &[u8]) -> Option<usize> {
+    // Most names are empty.
+    if bytes.first() == Some(&0) {
+        return Some(0);
+    }
+    let (chunks, _) = bytes.as_chunks::<CHUNK>();
+    let has_one = |chunk: &[u8; CHUNK]| chunk.iter().fold(false, |any, byte| any | (*byte == 0));
+    let clear = CHUNK * chunks.iter().take_while(|chunk| !has_one(chunk)).count();
+    let rest = bytes.get(clear..)?;
+    let (words, last) = rest.as_chunks::<8>();
+    for (at, word) in words.iter().enumerate() {
+        if let Some(byte) = zero_byte(u64::from_le_bytes(*word)) {
+            return Some(clear + 8 * at + byte);
+        }
+    }
+    last.iter().position(|byte| *byte == 0).map(|at| clear + 8 * words.len() + at)
+}
+
+/// The lowest byte of a word that is zero (Warren, Hacker's Delight, 6-1).
+fn zero_byte(word: u64) -> Option<usize> {
+    const ONES: u64 = u64::MAX / 255;
+    let zeros = word.wrapping_sub(ONES) & !word & (ONES << 7);
+    usize::try_from(zeros.trailing_zeros() / 8).ok().filter(|_| zeros != 0)
 }
 
 /// What a view of a message that may be incomplete gives.
@@ -263,6 +290,19 @@ mod tests {
         for bad in [&b"Xs\0"[..], b"Ss", b"Ss\0x", b""] {
             assert_eq!(object(&message(b'D', bad)), None);
         }
+    }
+
+    #[test]
+    fn the_first_zero_is_found_wherever_it_stands() {
+        for at in 0..5 * CHUNK {
+            let mut bytes = vec![b'x'; 6 * CHUNK + 3];
+            bytes[at] = 0;
+            bytes[at + 7] = 0;
+            assert_eq!(zero_at(&bytes), Some(at));
+            assert_eq!(zero_at(&bytes[at + 1..at + 7]), None);
+            assert_eq!(cstr(&bytes), Some((&bytes[..at], &bytes[at + 1..])));
+        }
+        assert_eq!(zero_at(b""), None);
     }
 
     #[test]

@@ -207,7 +207,7 @@ mod tests {
         };
         let one = Topology { nodes: vec![node(0)], ..Topology::default() };
         assert_eq!(balancer.pick(&one, &choice, &loads), Some(NodeId(0)));
-        let two = Topology { nodes: vec![node(0), node(1)], ..one };
+        let two = Topology { nodes: vec![node(0), node(1)], epoch: cluster::Epoch(1), ..one };
         let _work: Vec<_> = (0..9).map(|_| loads.node(NodeId(1)).work()).collect();
         assert_eq!(balancer.pick(&two, &choice, &loads), Some(NodeId(0)), "the other is busy");
     }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::classify::{ParseOptions, classify_direct, classify_with, hint_of};
-use crate::exact::{Exact, Shape};
+use crate::exact::{self, Exact, Shape};
 use crate::fingerprint;
 use crate::functions::{FunctionCatalog, NoCatalog};
 use crate::verdict::Verdict;
@@ -69,7 +69,7 @@ impl Classifier {
         let generation = catalog.generation();
         let under = (generation, *options);
         // With parameters it is likely to come again as it is.
-        if sql.contains(&b'$')
+        if exact::has_parameters(sql)
             && let Some(verdict) = self.exact.get_text(sql, under)
         {
             self.hits += 1;

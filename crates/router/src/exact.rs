@@ -33,6 +33,8 @@ enum Class {
     /// The same, and digits beside it are a part of something else than an integer.
     Joins,
     Digit,
+    /// A digit of an integer, which is left out.
+    Integer,
     /// What comments are made of.
     Slash,
     Star,
@@ -71,33 +73,66 @@ fn class(byte: u8) -> Class {
     CLASSES.get(usize::from(byte)).copied().unwrap_or(Class::Bars)
 }
 
+/// So many bytes at a time are looked at together.
+const CHUNK: usize = 16;
+
+/// Nothing but letters, spaces and signs, which stand for themselves. Without branches, so that the compiler looks at
+/// all of them at once.
+fn is_plain(chunk: &[u8; CHUNK]) -> bool {
+    let special = |byte: u8| {
+        let control = (byte < b' ') & (byte != b'\n') & (byte != b'\t');
+        let digit = byte.wrapping_sub(b'0') < 10;
+        let quote = (byte == b'\'') | (byte == b'"') | (byte == b'\\');
+        control | digit | quote | (byte >= 0x80) | (byte == b'/') | (byte == b'-')
+    };
+    !chunk.iter().fold(false, |any, byte| any | special(*byte))
+}
+
+/// Whether there is a `$` in a text.
+pub(crate) fn has_parameters(text: &[u8]) -> bool {
+    let (chunks, rest) = text.as_chunks::<CHUNK>();
+    let is_in = |bytes: &[u8]| bytes.iter().fold(false, |any, byte| any | (*byte == b'$'));
+    chunks.iter().any(|chunk| is_in(chunk)) || is_in(rest)
+}
+
 impl Shape {
     /// The shape of a text that has one.
     pub(crate) fn of(text: &[u8]) -> Option<Self> {
         let mut shape = Self { bytes: [0; MAX_TEXT], len: 0 };
         let mut before = Class::Plain;
-        let mut rest = text;
-        while let Some((&byte, behind)) = rest.split_first() {
-            rest = behind;
+        let (chunks, rest) = text.as_chunks::<CHUNK>();
+        for chunk in chunks {
+            if matches!(before, Class::Integer | Class::Slash) || !is_plain(chunk) {
+                shape.put(chunk, &mut before)?;
+                continue;
+            }
+            shape.bytes.get_mut(shape.len..)?.first_chunk_mut::<CHUNK>()?.copy_from_slice(chunk);
+            shape.len += CHUNK;
+            before = chunk.last().map_or(before, |last| class(*last));
+        }
+        shape.put(rest, &mut before)?;
+        Some(shape)
+    }
+
+    /// Adds the shape of `bytes`, which stand behind one of class `before`; `None` when the text has none.
+    fn put(&mut self, bytes: &[u8], before: &mut Class) -> Option<()> {
+        for &byte in bytes {
             let class = class(byte);
-            let put = match (class, before) {
+            let put = match (class, *before) {
+                (Class::Digit, Class::Integer) => continue,
                 (Class::Digit, Class::Joins | Class::Digit) => byte,
-                (Class::Digit, _) => {
-                    let digits = rest.iter().take_while(|next| next.is_ascii_digit()).count();
-                    rest = rest.get(digits..).unwrap_or_default();
-                    if rest.first().is_some_and(|next| self::class(*next) == Class::Joins) {
-                        return None;
-                    }
-                    INTEGER
-                }
-                (Class::Bars, _) | (Class::Star, Class::Slash) | (Class::Dash, Class::Dash) => return None,
+                (Class::Digit, _) => INTEGER,
+                (Class::Bars, _)
+                | (Class::Joins, Class::Integer)
+                | (Class::Star, Class::Slash)
+                | (Class::Dash, Class::Dash) => return None,
                 _ => byte,
             };
-            *shape.bytes.get_mut(shape.len)? = put;
-            shape.len += 1;
-            before = class;
+            *self.bytes.get_mut(self.len)? = put;
+            self.len += 1;
+            *before = if put == INTEGER { Class::Integer } else { class };
         }
-        Some(shape)
+        Some(())
     }
 
     fn bytes(&self) -> &[u8] {
@@ -200,6 +235,30 @@ mod tests {
         }
         assert_eq!(shape(&"x".repeat(MAX_TEXT + 1)), None);
         assert!(shape(&"x".repeat(MAX_TEXT)).is_some());
+    }
+
+    #[test]
+    fn it_does_not_matter_where_in_a_text_something_stands() {
+        for text in [
+            "SELECT a FROM t1 WHERE b = 17 AND c<5",
+            "12345678901234567890 x1",
+            "1x",
+            "a / * b",
+            "/* c */",
+            "- -1",
+            "--",
+            "a-1",
+            "'",
+            "\r\n\t 7",
+            "\u{1}",
+            "\u{80}",
+        ] {
+            let alone = shape(text);
+            for before in 1..2 * CHUNK {
+                let moved = shape(&format!("{}{text}", " ".repeat(before)));
+                assert_eq!(moved.map(|moved| moved[before..].to_vec()), alone, "{text} behind {before}");
+            }
+        }
     }
 
     #[test]

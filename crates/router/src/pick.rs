@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use cluster::{Moment, Node, NodeId, Role, Topology};
+use cluster::{Epoch, Moment, Node, NodeId, Role, Topology};
 
 use crate::decide::Target;
 
@@ -82,19 +82,25 @@ pub trait Loads {
 pub struct Picker {
     random: SplitMix,
     ledger: Ledger,
-    /// Kept for its memory only.
+    /// Those of the last choice.
     candidates: Vec<Candidate>,
+    /// What they are the candidates of, and will be until the topology is another one.
+    settled: Option<(Epoch, Target)>,
 }
 
 impl Picker {
     /// A picker whose choices follow from the seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { random: SplitMix(seed), ledger: Ledger::default(), candidates: Vec::new() }
+        Self { random: SplitMix(seed), ledger: Ledger::default(), candidates: Vec::new(), settled: None }
     }
 
     /// The node to use, `None` when none qualifies.
     pub fn pick(&mut self, topology: &Topology, choice: &Choice<'_>, loads: &impl Loads) -> Option<NodeId> {
+        if self.settled == Some((topology.epoch, choice.target)) && choice.exclude.is_empty() {
+            return self.choose(choice.algorithm, loads);
+        }
+        self.settled = None;
         let allowed = |node: &&Node| node.is_usable() && !choice.exclude.contains(&node.id);
         let primary = topology.primary_node().filter(allowed);
         match choice.target {
@@ -105,17 +111,33 @@ impl Picker {
                 None => self.pick(topology, &Choice { target: Target::Read, ..*choice }, loads),
             },
             Target::Anywhere => primary.or_else(|| readers(topology).find(allowed)).map(|node| node.id),
-            Target::Read => self
-                .balance(readers(topology).filter(allowed).map(weighed), choice, loads)
-                .or_else(|| primary.map(|node| node.id))
-                .or_else(|| self.balance(readers(topology).filter(allowed).map(alike), choice, loads)),
+            Target::Read => {
+                let readers = readers(topology).filter(allowed);
+                self.by_weight(topology.epoch, readers.clone().map(weighed), choice, loads)
+                    .or_else(|| primary.map(|node| node.id))
+                    .or_else(|| self.balance(readers.map(alike), choice, loads))
+            }
             Target::Standby => {
                 let standbys = standbys(topology).filter(allowed);
-                self.balance(standbys.clone().map(weighed), choice, loads)
+                self.by_weight(topology.epoch, standbys.clone().map(weighed), choice, loads)
                     .or_else(|| self.balance(standbys.map(alike), choice, loads))
                     .or_else(|| primary.map(|node| node.id))
             }
         }
+    }
+
+    /// As [`Self::balance`]. Candidates that do not depend on the time are kept.
+    fn by_weight(
+        &mut self,
+        epoch: Epoch,
+        nodes: impl Iterator<Item = Candidate>,
+        choice: &Choice<'_>,
+        loads: &impl Loads,
+    ) -> Option<NodeId> {
+        let chosen = self.balance(nodes, choice, loads)?;
+        let stay = choice.exclude.is_empty() && !is_starting(&self.candidates, choice);
+        self.settled = stay.then_some((epoch, choice.target));
+        Some(chosen)
     }
 
     /// Among nodes with a weight above 0.
@@ -125,7 +147,7 @@ impl Picker {
         choice: &Choice<'_>,
         loads: &impl Loads,
     ) -> Option<NodeId> {
-        let Self { random, ledger, candidates } = self;
+        let Self { random, ledger, candidates, .. } = self;
         candidates.clear();
         candidates.extend(nodes.filter(|node| node.share > 0.0 && node.share.is_finite()));
         start_slowly(candidates, choice);
@@ -134,7 +156,13 @@ impl Picker {
             candidate.share /= total;
         }
         ledger.meet(candidates, || random.unit());
-        match choice.algorithm {
+        self.choose(choice.algorithm, loads)
+    }
+
+    /// Among the candidates, whose accounts are open.
+    fn choose(&mut self, algorithm: Algorithm, loads: &impl Loads) -> Option<NodeId> {
+        let Self { random, ledger, candidates, .. } = self;
+        match algorithm {
             Algorithm::Random => random.choose(candidates),
             Algorithm::RoundRobin => ledger.in_turn(candidates),
             Algorithm::LeastOutstanding => ledger.least(candidates, Measure::Outstanding, loads),
@@ -147,14 +175,31 @@ impl Picker {
 /// Standbys that have come back when others were there take less than their weight for a while: their caches are
 /// cold, and what waits for the first of their connections should be little.
 fn start_slowly(candidates: &mut [Candidate], choice: &Choice<'_>) {
-    let first = candidates.iter().map(|candidate| candidate.changed_at).min().unwrap_or_default();
-    for candidate in candidates.iter_mut().filter(|candidate| candidate.role == Role::Standby) {
-        let age = choice.now.0.saturating_sub(candidate.changed_at.0);
-        let came_back = candidate.changed_at.0.saturating_sub(first.0) > TOGETHER;
-        if came_back && age < choice.slow_start {
+    let first = first_change(candidates);
+    for candidate in candidates.iter_mut() {
+        if let Some(age) = candidate.starting_for(first, choice) {
             let part = age.as_secs_f64() / choice.slow_start.as_secs_f64();
             candidate.share *= part.max(SLOW_START_FROM);
         }
+    }
+}
+
+/// Whether one of them takes less than its weight for now.
+fn is_starting(candidates: &[Candidate], choice: &Choice<'_>) -> bool {
+    let first = first_change(candidates);
+    candidates.iter().any(|candidate| candidate.starting_for(first, choice).is_some())
+}
+
+fn first_change(candidates: &[Candidate]) -> Moment {
+    candidates.iter().map(|candidate| candidate.changed_at).min().unwrap_or_default()
+}
+
+impl Candidate {
+    /// How long it has been back, if it is a standby that came back lately when others were there.
+    fn starting_for(&self, first: Moment, choice: &Choice<'_>) -> Option<Duration> {
+        let age = choice.now.0.saturating_sub(self.changed_at.0);
+        let came_back = self.changed_at.0.saturating_sub(first.0) > TOGETHER;
+        (self.role == Role::Standby && came_back && age < choice.slow_start).then_some(age)
     }
 }
 

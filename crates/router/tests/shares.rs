@@ -309,10 +309,10 @@ fn nodes_come_and_go() {
         assert!(fair(share(&topology, &[])), "{algorithm:?}");
         assert_eq!(share(&topology, &[NodeId(2)]), 2000, "{algorithm:?}: the only one left");
         assert_eq!(share(&topology, &[NodeId(1)]), 0, "{algorithm:?}: excluded");
-        topology.nodes[1].state = NodeState::Down;
+        (topology.nodes[1].state, topology.epoch) = (NodeState::Down, Epoch(2));
         assert_eq!(share(&topology, &[]), 0, "{algorithm:?}: down");
-        topology.nodes[1].state = NodeState::Up;
-        topology.nodes[1].changed_epoch = Epoch(2);
+        (topology.nodes[1].state, topology.epoch) = (NodeState::Up, Epoch(3));
+        topology.nodes[1].changed_epoch = Epoch(3);
         let back = share(&topology, &[]);
         assert!(fair(back), "{algorithm:?}: {back} of 2000 after its return");
     }
@@ -335,7 +335,7 @@ fn a_node_that_comes_back_starts_slowly() {
         let together = share(&topology, 2.0);
         assert!((together - 0.5).abs() < 0.03, "{algorithm:?}: {together}");
         topology.nodes[1].changed_at = at(100.0);
-        topology.nodes[1].changed_epoch = Epoch(2);
+        (topology.nodes[1].changed_epoch, topology.epoch) = (Epoch(2), Epoch(2));
         let ramp = [(100.0, 0.1), (105.0, 0.5), (109.0, 0.9), (111.0, 1.0)];
         for (now, part) in ramp {
             let (share, wanted) = (share(&topology, now), part / (1.0 + part));

@@ -67,10 +67,12 @@ struct Account {
 /// A candidate as it stands in this turn.
 #[derive(Debug, Clone, Copy)]
 struct Standing {
-    candidate: Candidate,
+    id: NodeId,
+    share: f64,
     outstanding: f64,
+    /// Looked at by [`Measure::Connections`] only.
     connections: f64,
-    /// How long it takes to answer; 0 when nothing is known.
+    /// How long it takes to answer; 0 when nothing is known, and where [`Measure::Latency`] does not ask.
     latency: f64,
     /// What it earns in a turn; all of them together 1.
     due: f64,
@@ -115,10 +117,6 @@ impl Ledger {
         }
     }
 
-    fn account(&self, id: NodeId) -> Option<&Account> {
-        self.accounts.get(id.index())?.as_ref()
-    }
-
     fn account_mut(&mut self, id: NodeId) -> Option<&mut Account> {
         self.accounts.get_mut(id.index())?.as_mut()
     }
@@ -147,17 +145,22 @@ impl Ledger {
     ) -> Option<NodeId> {
         let mut standings = std::mem::take(&mut self.standings);
         standings.clear();
-        standings.extend(candidates.iter().map(|candidate| Standing {
-            candidate: *candidate,
-            outstanding: f64::from(loads.outstanding(candidate.id)),
-            connections: f64::from(loads.connections(candidate.id)),
-            latency: loads.latency(candidate.id),
-            due: candidate.share,
+        let connections = |id| match measure {
+            Measure::Connections => f64::from(loads.connections(id)),
+            Measure::Outstanding | Measure::Latency => 0.0,
+        };
+        let latency = |id| if measure == Measure::Latency { loads.latency(id) } else { 0.0 };
+        standings.extend(candidates.iter().map(|&Candidate { id, share, .. }| Standing {
+            id,
+            share,
+            outstanding: f64::from(loads.outstanding(id)),
+            connections: connections(id),
+            latency: latency(id),
+            due: share,
         }));
         if measure == Measure::Latency {
             self.give_dues(&mut standings);
         }
-        self.earn(&standings);
         let chosen = self.choose(&standings, measure);
         if let Some(account) = chosen.and_then(|id| self.account_mut(id)) {
             account.credit = (account.credit - 1.0).max(-CREDIT);
@@ -172,9 +175,9 @@ impl Ledger {
         let Some(fastest) = known.min_by(f64::total_cmp) else { return };
         for standing in standings.iter_mut().filter(|standing| standing.latency > 0.0) {
             let slowness = (standing.latency + WAKE_UP) / (fastest + WAKE_UP);
-            let Some(account) = self.account_mut(standing.candidate.id) else { continue };
+            let Some(account) = self.account_mut(standing.id) else { continue };
             if account.is_slow(slowness > BAND) {
-                standing.due = standing.candidate.share * part_of(slowness);
+                standing.due = standing.share * part_of(slowness);
             }
         }
         let total: f64 = standings.iter().map(|standing| standing.due).sum();
@@ -183,26 +186,20 @@ impl Ledger {
         }
     }
 
-    fn earn(&mut self, standings: &[Standing]) {
-        for standing in standings {
-            if let Some(account) = self.account_mut(standing.candidate.id) {
-                account.credit = (account.credit + standing.due).min(CREDIT);
-            }
-        }
-    }
-
-    /// Within the bound before beyond it, then by what is owed.
-    fn choose(&self, standings: &[Standing], measure: Measure) -> Option<NodeId> {
+    /// All earn what is due to them. Then those within the bound come before those beyond it, and of these who is owed
+    /// most.
+    fn choose(&mut self, standings: &[Standing], measure: Measure) -> Option<NodeId> {
         let outstanding: f64 = standings.iter().map(|standing| standing.outstanding).sum();
         let connections: f64 = standings.iter().map(|standing| standing.connections).sum();
-        let mut best: Option<(NodeId, (bool, bool, f64))> = None;
+        let mut best: Option<(NodeId, (u8, f64))> = None;
         for standing in standings {
-            let Some(account) = self.account(standing.candidate.id) else { continue };
+            let Some(account) = self.account_mut(standing.id) else { continue };
+            account.credit = (account.credit + standing.due).min(CREDIT);
             let has_room = standing.has_room(outstanding);
             let connects_fairly = measure != Measure::Connections || standing.connects_fairly(connections);
-            let rank = (has_room, connects_fairly, account.credit);
+            let rank = (u8::from(has_room) << 1 | u8::from(connects_fairly), account.credit);
             if best.is_none_or(|(_, most)| rank > most) {
-                best = Some((standing.candidate.id, rank));
+                best = Some((standing.id, rank));
             }
         }
         best.map(|(id, _)| id)
@@ -220,7 +217,7 @@ impl Standing {
     /// Does not hold clearly more than its share of the work, the new request counted. Some node is always
     /// below its share.
     fn has_room(&self, total: f64) -> bool {
-        self.outstanding < self.candidate.share.mul_add(total + 1.0, SLACK)
+        self.outstanding < self.share * (total + 1.0) + SLACK
     }
 
     /// Has a connection without work, or less than its share of the connections.
@@ -228,6 +225,6 @@ impl Standing {
     /// A connection outlives the work that it was opened for, so its number says nothing against using it
     /// again; it counts only where another would have to be opened.
     fn connects_fairly(&self, total: f64) -> bool {
-        self.outstanding < self.connections || self.connections < self.candidate.share * (total + 1.0)
+        self.outstanding < self.connections || self.connections < self.share * (total + 1.0)
     }
 }
