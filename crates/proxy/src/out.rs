@@ -139,10 +139,9 @@ impl Out {
     }
 
     fn poll_write(&self, cx: &mut Context<'_>, stream: &mut Stream, buf: &Buf) -> Poll<io::Result<usize>> {
-        let stream = Pin::new(stream);
         let mut slices = self.slices(buf);
         if self.first + 1 == self.segs.len() {
-            return stream.poll_write(cx, slices.next().unwrap_or_default());
+            return stream.poll_write_from(cx, slices.next().unwrap_or_default());
         }
         let mut vector = [IoSlice::new(&[]); SLICES];
         let mut used = 0;
@@ -150,7 +149,7 @@ impl Out {
             *place = IoSlice::new(slice);
             used += 1;
         }
-        stream.poll_write_vectored(cx, vector.get(..used).unwrap_or_default())
+        Pin::new(stream).poll_write_vectored(cx, vector.get(..used).unwrap_or_default())
     }
 
     fn advance(&mut self, mut count: usize) {

@@ -277,7 +277,10 @@ impl ClientEntry {
 
     /// Takes a request back.
     pub fn lower(&self, flag: Flag) {
-        self.flags.fetch_and(!(flag as u32), Ordering::Relaxed);
+        // Nothing was asked, as a rule, and a look is cheaper.
+        if self.flags.load(Ordering::Relaxed) & flag as u32 != 0 {
+            self.flags.fetch_and(!(flag as u32), Ordering::Relaxed);
+        }
     }
 
     /// Whether that was asked. The task that calls this is woken by [`ClientEntry::raise`].

@@ -3,11 +3,13 @@
 //! The relay polls readiness before it takes a buffer, so an idle connection costs none.
 
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::registry::Peer;
@@ -68,9 +70,27 @@ impl Stream {
     /// # Errors
     /// Those of the socket.
     pub fn poll_read_into(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        let mut buf = ReadBuf::new(buf);
-        ready!(Pin::new(self).poll_read(cx, &mut buf))?;
-        Poll::Ready(Ok(buf.filled().len()))
+        match self {
+            Self::Tcp(stream) => poll_receive(stream, cx, buf),
+            Self::Unix(stream) => poll_receive(stream, cx, buf),
+            Self::Tls(tls) => {
+                let mut buf = ReadBuf::new(buf);
+                ready!(Pin::new(&mut **tls).poll_read(cx, &mut buf))?;
+                Poll::Ready(Ok(buf.filled().len()))
+            }
+        }
+    }
+
+    /// Writes as much of `buf` as the socket takes.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn poll_write_from(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(stream) => poll_send(stream, cx, buf),
+            Self::Unix(stream) => poll_send(stream, cx, buf),
+            Self::Tls(tls) => Pin::new(&mut **tls).poll_write(cx, buf),
+        }
     }
 
     /// Reads what has arrived, without waiting.
@@ -127,6 +147,72 @@ impl Stream {
                 Self::Tls(tls)
             }
         })
+    }
+}
+
+/// A socket that a reactor watches. It is called without the layers between, whose instructions are as many as all that
+/// is done with what was read; when it is, and what the reactor is told, is as tokio has it.
+trait Socket: AsFd {
+    fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<()>>;
+    /// Runs `call` if the reactor has said that the socket is ready; [`io::ErrorKind::WouldBlock`] takes that back.
+    fn if_ready<T>(&self, interest: Interest, call: impl FnOnce() -> io::Result<T>) -> io::Result<T>;
+}
+
+impl Socket for TcpStream {
+    fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<()>> {
+        if interest.is_readable() { self.poll_read_ready(cx) } else { self.poll_write_ready(cx) }
+    }
+
+    fn if_ready<T>(&self, interest: Interest, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.try_io(interest, call)
+    }
+}
+
+impl Socket for UnixStream {
+    fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<()>> {
+        if interest.is_readable() { self.poll_read_ready(cx) } else { self.poll_write_ready(cx) }
+    }
+
+    fn if_ready<T>(&self, interest: Interest, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.try_io(interest, call)
+    }
+}
+
+fn poll_receive(socket: &impl Socket, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+    let len = buf.len();
+    let mut receive = || Ok(recv(socket.as_fd(), &mut *buf, RecvFlags::empty())?.0);
+    poll_moved(socket, cx, Interest::READABLE, len, &mut receive)
+}
+
+fn poll_send(socket: &impl Socket, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    let mut send = || Ok(send(socket.as_fd(), buf, SendFlags::NOSIGNAL)?);
+    poll_moved(socket, cx, Interest::WRITABLE, buf.len(), &mut send)
+}
+
+/// Moves up to `len` bytes with `call`. Fewer mean that the socket is not ready any more (`epoll(7)`): it need not be
+/// asked in vain for that to be known.
+fn poll_moved(
+    socket: &impl Socket,
+    cx: &mut Context<'_>,
+    interest: Interest,
+    len: usize,
+    mut call: impl FnMut() -> io::Result<usize>,
+) -> Poll<io::Result<usize>> {
+    loop {
+        let mut fewer = None;
+        let moved = socket.if_ready(interest, || match call()? {
+            count if 0 < count && count < len => {
+                fewer = Some(count);
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            count => Ok(count),
+        });
+        match fewer.map_or(moved, Ok) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                ready!(socket.poll_ready(cx, interest))?;
+            }
+            moved => return Poll::Ready(moved),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The memory of a tracker goes on to the next backend: a session that uses one after the other allocates nothing.
 
-use super::Tracker;
+use super::{Push, Tracker, TxStatus};
 
 /// How many entries stay allocated: those of a pipeline of a dozen statements.
 const KEPT: usize = 64;
@@ -8,11 +8,32 @@ const KEPT: usize = 64;
 impl Tracker {
     /// Begins anew, with another backend that is idle and outside of a transaction.
     pub fn renew(&mut self) {
-        let Self { mut queue, mut events, .. } = std::mem::take(self);
-        queue.clear();
-        queue.shrink_to(KEPT);
-        events.clear();
-        events.shrink_to(KEPT);
-        *self = Self { queue, events, ..Self::default() };
+        self.queue.clear();
+        self.events.clear();
+        if self.queue.capacity() > KEPT {
+            self.queue.shrink_to(KEPT);
+        }
+        if self.events.capacity() > KEPT {
+            self.events.shrink_to(KEPT);
+        }
+        // By name, so that none is forgotten that is added.
+        let Self {
+            queue: _,
+            events: _,
+            last_push,
+            status,
+            described,
+            skipping,
+            copy_in,
+            unsynced,
+            copying,
+            in_copy_asks,
+            copy_sent,
+            doubt,
+        } = self;
+        (*last_push, *status, *in_copy_asks) = (Push::default(), TxStatus::default(), 0);
+        for fact in [described, skipping, copy_in, unsynced, copying, copy_sent, doubt] {
+            *fact = false;
+        }
     }
 }

@@ -246,13 +246,11 @@ impl Engine {
             b'd' => self.tracker.push_copy_data(),
             _ => self.tracker.push_copy_end(),
         };
-        self.client_rest = Some(Rest { left: header.len, pass });
-        Rest::relay(&mut self.client_rest, buf, out);
+        Rest::begin(&mut self.client_rest, (header.len, pass), buf, out);
     }
 
     pub(super) fn forward(&mut self, buf: &mut Buf, out: &mut Out, len: usize) {
-        self.client_rest = Some(Rest { left: len, pass: true });
-        Rest::relay(&mut self.client_rest, buf, out);
+        Rest::begin(&mut self.client_rest, (len, true), buf, out);
     }
 }
 

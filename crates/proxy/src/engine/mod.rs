@@ -159,6 +159,16 @@ struct Rest {
 }
 
 impl Rest {
+    /// Passes on or drops what is there of a message of `len` bytes that begins in `buf`, and notes what is missing.
+    fn begin(rest: &mut Option<Self>, (len, pass): (usize, bool), buf: &mut Buf, out: &mut Out) {
+        let count = len.min(buf.filled().len());
+        if pass && count > 0 {
+            out.span(buf, count);
+        }
+        buf.consume(count);
+        *rest = (count < len).then_some(Self { left: len - count, pass });
+    }
+
     /// Passes on or drops what is there of the current message; says whether that was all of it.
     fn relay(rest: &mut Option<Self>, buf: &mut Buf, out: &mut Out) -> bool {
         let Some(current) = rest else { return true };

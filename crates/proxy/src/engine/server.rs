@@ -65,8 +65,13 @@ impl Engine {
             }
             let message = buf.at(buf.position(), header.len);
             let push = self.tracker.next_push().unwrap_or_default();
-            let status = message::ready_status(message).filter(|_| header.tag == b'Z');
+            let status = if header.tag == b'Z' { message::ready_status(message) } else { None };
             let mut fate = self.tracker.on_server(header.tag, status)?;
+            if fate == Fate::Pass && !row && self.is_nobodys(header.tag) {
+                self.answer += header.len as u64;
+                Rest::begin(&mut self.server_rest, (header.len, true), buf, out);
+                continue;
+            }
             if header.tag == b'S' && self.chase.is_none() {
                 fate = self.told(fate, message);
             }
@@ -99,8 +104,7 @@ impl Engine {
             if fate == Fate::Pass && whole && self.put_otherwise((header.tag, push), message, out) {
                 buf.consume(header.len);
             } else {
-                self.server_rest = Some(Rest { left: header.len, pass: fate == Fate::Pass });
-                Rest::relay(&mut self.server_rest, buf, out);
+                Rest::begin(&mut self.server_rest, (header.len, fate == Fate::Pass), buf, out);
             }
             self.follow_events(books);
             if let Some(error) = failed {
@@ -124,6 +128,14 @@ impl Engine {
             b'N' => self.put_moved(push, message, out),
             _ => false,
         }
+    }
+
+    /// The client's rows, and what announces them: nothing is learned from them, and nothing is on its way for which
+    /// every message counts.
+    fn is_nobodys(&self, tag: u8) -> bool {
+        matches!(tag, b'D' | b'T' | b'd' | b'2' | b'n' | b't')
+            && self.chase.is_none()
+            && !self.stand_in.is_pending()
     }
 
     /// What is counted of a message that is the client's.

@@ -89,6 +89,8 @@ pub(super) struct Running {
     whose: Whose,
     /// When what the server owes an answer for was first sent; the answer before it came then at the latest.
     asked: Cell<Option<Instant>>,
+    /// What the last answer was to was sent then.
+    last_asked: Cell<Instant>,
     answered: Cell<Instant>,
     /// When the transaction got this backend.
     begun: Cell<Option<Instant>>,
@@ -106,6 +108,7 @@ impl Running {
         Self {
             whose,
             asked: Cell::new(None),
+            last_asked: Cell::new(now),
             answered: Cell::new(now),
             begun: Cell::new(None),
             took: Cell::new(Duration::ZERO),
@@ -253,6 +256,7 @@ impl Counting {
         let now = Instant::now();
         let asked = self.running.asked.take().unwrap_or_else(|| self.running.answered.get());
         self.running.answered.set(now);
+        self.running.last_asked.set(asked);
         let took = now.duration_since(asked);
         self.running.took.set(took);
         self.whose().tally.add(Count::Queries, 1);
@@ -340,9 +344,12 @@ impl Watch for Counting {
         self.whose().worker.shared.deps.metrics.transactions.inc();
         self.whose().tally.add(Count::Transactions, 1);
         if let Some(begun) = self.running.begun.take() {
-            self.whose()
-                .tally
-                .add_time(Count::TransactionNanos, self.running.answered.get().duration_since(begun));
+            // One statement, as a rule.
+            let took = match begun == self.running.last_asked.get() {
+                true => self.running.took.get(),
+                false => self.running.answered.get().duration_since(begun),
+            };
+            self.whose().tally.add_time(Count::TransactionNanos, took);
         }
     }
 

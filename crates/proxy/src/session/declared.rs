@@ -5,6 +5,7 @@ use std::sync::Arc;
 use config::Consistency;
 use router::{Hint, Isolation, TxMode};
 
+use crate::catalog::Knowledge;
 use crate::settings::{Setting, Settings};
 
 /// The parameter that says where a session's reads go.
@@ -28,16 +29,31 @@ pub(super) struct Says {
 pub(super) struct Declared {
     settings: Arc<Settings>,
     says: Says,
+    /// How transactions begin by what is known of that generation, and by what they say.
+    mode: Option<(u64, TxMode)>,
 }
 
 impl Declared {
     /// What they say.
     pub(super) fn of(&mut self, settings: &Arc<Settings>) -> Says {
         if !Arc::ptr_eq(&self.settings, settings) {
-            self.says = said_by(settings);
+            (self.says, self.mode) = (said_by(settings), None);
             self.settings = Arc::clone(settings);
         }
         self.says
+    }
+
+    /// How the transactions of `user` begin: what the session asks for goes before what is known of the database.
+    pub(super) fn mode(&mut self, settings: &Arc<Settings>, knowledge: &Knowledge, user: &str) -> TxMode {
+        let says = self.of(settings);
+        match self.mode {
+            Some((generation, mode)) if generation == knowledge.generation => mode,
+            _ => {
+                let mode = knowledge.default_mode(user).overlaid(says.mode);
+                self.mode = Some((knowledge.generation, mode));
+                mode
+            }
+        }
     }
 }
 

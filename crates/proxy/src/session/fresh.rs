@@ -75,8 +75,8 @@ impl Session {
     /// The level that holds now.
     pub(super) fn consistency(&mut self) -> Consistency {
         let chosen = self.declared.of(self.engine.settings()).level;
-        let level = chosen
-            .unwrap_or_else(|| self.config.get().consistency(&self.identity.database, &self.identity.user));
+        let level =
+            chosen.unwrap_or_else(|| self.config.consistency(&self.identity.database, &self.identity.user));
         let before = self.level.replace(level);
         if follows_reads(level) && before.is_some_and(|before| !follows_reads(before)) {
             // What it has read until now was not followed.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use config::{Config, ConfigErrors};
+use config::{Config, ConfigErrors, Consistency};
 use telemetry::Reader;
 
 /// What a session has changed, and what came of it.
@@ -20,17 +20,24 @@ pub(super) struct OwnConfig {
     own: Option<Box<Own>>,
     /// What held when it was looked last.
     now: Arc<Config>,
+    /// What that says of the session's consistency, once it was asked.
+    level: Option<Consistency>,
 }
 
 impl OwnConfig {
     pub(super) fn new(mut reader: Reader<Config>) -> Self {
         let now = Arc::clone(reader.load());
-        Self { reader, own: None, now }
+        Self { reader, own: None, now, level: None }
     }
 
     /// What held when [`OwnConfig::load`] looked last: at the beginning of the unit of work, or of the last wait.
     pub(super) fn get(&self) -> &Arc<Config> {
         &self.now
+    }
+
+    /// The level of consistency of that database and user, which are the session's.
+    pub(super) fn consistency(&mut self, database: &str, user: &str) -> Consistency {
+        *self.level.get_or_insert_with(|| self.now.consistency(database, user))
     }
 
     /// What holds for the session now.
@@ -45,7 +52,7 @@ impl OwnConfig {
             now = &own.config;
         }
         if !Arc::ptr_eq(now, &self.now) {
-            self.now = Arc::clone(now);
+            (self.now, self.level) = (Arc::clone(now), None);
         }
         &self.now
     }

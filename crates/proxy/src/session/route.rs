@@ -33,7 +33,7 @@ impl Session {
         let view = self.view();
         let mut policy =
             self.policy(view.in_transaction || matches!(verdict.tx, router::TxControl::Begin(_)));
-        policy.early_reads &= is_early(unit, view.mode);
+        policy.early_reads = policy.early_reads && is_early(unit, view.mode);
         let may_write = unit.boundary == Boundary::FlushedRun && !view.in_transaction;
         match decide(verdict, &view, &policy) {
             (Target::Read | Target::Prefer(_) | Target::Anywhere, _) if may_write => {
@@ -46,9 +46,9 @@ impl Session {
     /// The transaction that what comes next is in, or begins.
     pub(super) fn view(&mut self) -> TxView {
         let mut view = self.lazy.view();
-        let known = self.knowledge.load().default_mode(&self.identity.user);
-        let asked = self.declared.of(self.engine.settings()).mode;
-        view.mode = known.overlaid(asked).overlaid(view.mode);
+        let (settings, knowledge) = (self.engine.settings(), self.knowledge.load());
+        let mode = self.declared.mode(settings, knowledge, &self.identity.user);
+        view.mode = if view.in_transaction { mode.overlaid(view.mode) } else { mode };
         view
     }
 
@@ -56,7 +56,10 @@ impl Session {
     pub(super) fn policy(&mut self, in_transaction: bool) -> Policy {
         let read_only = self.is_read_only();
         // A standby need not show what others write while the transaction is there.
-        let early_reads = !self.lazy.has_moved() && self.consistency() != Consistency::Global;
+        let early_reads = in_transaction
+            && self.config.get().transaction_load_balance
+            && !self.lazy.has_moved()
+            && self.consistency() != Consistency::Global;
         let route = self.route_asked_for();
         let config = self.config.get();
         let after_write = match config.disable_load_balance_on_write {
@@ -70,7 +73,7 @@ impl Session {
             read_only,
             route,
             after_write,
-            early_reads: early_reads && config.transaction_load_balance,
+            early_reads,
             redirect: self.redirect(),
         }
     }
@@ -93,10 +96,12 @@ impl Session {
 
     /// Whether the unit's answer tells how fast the node is: that of a lone read.
     pub(super) fn times(&mut self, unit: &Unit) -> bool {
-        let alone = matches!(unit.boundary, Boundary::Query | Boundary::Sync)
+        if self.config.get().load_balance != config::LoadBalance::Latency {
+            return false;
+        }
+        matches!(unit.boundary, Boundary::Query | Boundary::Sync)
             && unit.verdict.access == Access::Read
-            && unit.verdict.tx == router::TxControl::None;
-        alone && self.config.get().load_balance == config::LoadBalance::Latency
+            && unit.verdict.tx == router::TxControl::None
     }
 
     /// The client came by `read_only_port`.
