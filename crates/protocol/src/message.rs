@@ -8,7 +8,12 @@ use crate::frame::HEADER_LEN;
 const CHUNK: usize = 16;
 
 /// The text up to the first zero byte, and what follows it.
+#[inline]
 fn cstr(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    // Most names are empty.
+    if let Some((0, rest)) = bytes.split_first() {
+        return Some((&[], rest));
+    }
     let (text, rest) = bytes.split_at_checked(zero_at(bytes)?)?;
     Some((text, rest.get(1..)?))
 }
@@ -16,10 +21,6 @@ fn cstr(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Where the first zero stands. Several times cheaper than the standard library and `memchr` for texts of the usual
 /// length: a chunk has no branches in it, so the compiler looks at all of it at once.
 fn zero_at(bytes: &[u8]) -> Option<usize> {
-    // Most names are empty.
-    if bytes.first() == Some(&0) {
-        return Some(0);
-    }
     let (chunks, _) = bytes.as_chunks::<CHUNK>();
     let has_one = |chunk: &[u8; CHUNK]| chunk.iter().fold(false, |any, byte| any | (*byte == 0));
     let clear = CHUNK * chunks.iter().take_while(|chunk| !has_one(chunk)).count();

@@ -11,13 +11,13 @@
 //!
 //! It knows nothing of sockets, names or pools.
 
+mod owed;
 mod renew;
-
-use std::collections::VecDeque;
 
 use thiserror::Error;
 
 use crate::message::TxStatus;
+use owed::Owed;
 
 /// Who gets the replies of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +106,7 @@ pub struct Desync {
 #[derive(Debug, Default)]
 pub struct Tracker {
     /// With each entry, which push it was.
-    queue: VecDeque<(Entry, Push)>,
+    queue: Owed,
     last_push: Push,
     events: Vec<Event>,
     status: TxStatus,
@@ -294,15 +294,15 @@ impl Tracker {
     }
 
     fn enqueue(&mut self, entry: Entry) {
-        self.queue.push_back((entry, self.last_push));
+        self.queue.push((entry, self.last_push));
     }
 
     fn dequeue(&mut self) {
-        self.queue.pop_front();
+        self.queue.pop();
     }
 
     fn remove_second(&mut self) -> Option<Entry> {
-        self.queue.remove(1).map(|(entry, _)| entry)
+        self.queue.pop_second().map(|(entry, _)| entry)
     }
 
     fn front(&self) -> Option<(Ask, Owner)> {
@@ -405,7 +405,7 @@ impl Tracker {
             return;
         }
         for _ in 0..std::mem::take(&mut self.in_copy_asks) {
-            self.queue.insert(1, (Entry::Ask(Ask::Sync, Owner::Client), self.last_push));
+            self.queue.push_second((Entry::Ask(Ask::Sync, Owner::Client), self.last_push));
         }
         self.recount();
     }

@@ -8,11 +8,8 @@ const KEPT: usize = 64;
 impl Tracker {
     /// Begins anew, with another backend that is idle and outside of a transaction.
     pub fn renew(&mut self) {
-        self.queue.clear();
+        self.queue.clear(KEPT);
         self.events.clear();
-        if self.queue.capacity() > KEPT {
-            self.queue.shrink_to(KEPT);
-        }
         if self.events.capacity() > KEPT {
             self.events.shrink_to(KEPT);
         }

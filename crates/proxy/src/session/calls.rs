@@ -84,15 +84,21 @@ impl Calls {
     /// The server is ready after `push`: what was sent before has ended, and took so long together. The server answers
     /// a batch in one go, so nobody can tell how long each of it took: all have the same share.
     pub(super) fn ready(&mut self, push: Push, took: Duration, count: &mut dyn FnMut(Ended)) {
-        let ended = |call: &&Call| call.push <= push && call.done;
-        let all = self.first.iter().chain(&self.more).filter(ended).count();
-        let took = took / u32::try_from(all).unwrap_or(u32::MAX).max(1);
+        let took = if self.more.is_empty() { took } else { took / self.ended(push).max(1) };
         while let Some(call) = self.first.filter(|call| call.push <= push) {
             self.first = self.more.pop_front();
             if call.done {
                 count(Ended { call, took });
             }
         }
+    }
+}
+
+impl Calls {
+    /// How many of them have ended by `push`.
+    fn ended(&self, push: Push) -> u32 {
+        let ended = |call: &&Call| call.push <= push && call.done;
+        u32::try_from(self.first.iter().chain(&self.more).filter(ended).count()).unwrap_or(u32::MAX)
     }
 }
 

@@ -229,14 +229,14 @@ impl Session {
             self.client.entry.lower(Flag::Cancel);
             self.clock = Instant::now();
             self.client.entry.set_request(self.clock);
-            if let Err(end) = self.serve_unit(unit).await {
+            if let Err(end) = self.serve_unit(&unit).await {
                 return end;
             }
             self.deadline.unit_done(self.lazy.is_open());
         }
     }
 
-    async fn serve_unit(&mut self, mut unit: Unit) -> Result<(), End> {
+    async fn serve_unit(&mut self, unit: &Unit) -> Result<(), End> {
         let options = parse_options(self.config.get());
         self.parse =
             ParseOptions { standard_conforming_strings: self.parse.standard_conforming_strings, ..options };
@@ -250,16 +250,21 @@ impl Session {
             _ => {}
         }
         if unit.verdict.effect == Effect::Console {
-            return Box::pin(self.answer_locally(unit)).await;
+            return Box::pin(self.answer_locally(*unit)).await;
         }
-        if self.answer_lazily(&unit) || self.answer_parses(&unit) {
+        if self.answer_lazily(unit) || self.answer_parses(unit) {
             return self.flush().await;
         }
-        if self.is_in_doubt(&unit) {
-            unit = Box::pin(self.without_doubt(unit)).await?;
-            self.clock = Instant::now();
-        }
-        self.forward(&unit).await
+        let known;
+        let unit = match self.is_in_doubt(unit) {
+            true => {
+                known = Box::pin(self.without_doubt(*unit)).await?;
+                self.clock = Instant::now();
+                &known
+            }
+            false => unit,
+        };
+        self.forward(unit).await
     }
 
     /// Writes what is due to the client; one that takes nothing may be told to go meanwhile.
