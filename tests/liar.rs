@@ -28,6 +28,19 @@ struct Script {
     to_ssl: &'static [u8],
 }
 
+/// Stands for the nonce that the client sent: as long as that is.
+const NONCE: &str = "{the nonce that the client has sent}";
+
+/// What the log must say of some of the lies: they are looked at, and not something before them.
+const REASONS: [&str; 6] = [
+    "SCRAM iteration count 0 is not between",
+    "SCRAM iteration count 1000001 is not between",
+    "SCRAM iteration count 4294967295 is not between",
+    "invalid SCRAM server signature",
+    "SCRAM error of the server: other-error",
+    "AuthenticationOk before the server proved itself",
+];
+
 fn script(name: &'static str, answers: Vec<Vec<u8>>) -> Script {
     Script { name, answers, to_ssl: b"N" }
 }
@@ -37,6 +50,11 @@ fn lies() -> Vec<Script> {
     let first = |text: &str| vec![offer(), authentication(11, text.as_bytes())];
     let ready =
         || [message(b'S', b"server_version\x0015\0"), message(b'K', &[0; 8]), message(b'Z', b"I")].concat();
+    // The proof of a client that knows the password is taken for right.
+    let proven = |last: &[u8]| {
+        let end = [authentication(12, last), authentication(0, b""), ready()].concat();
+        vec![offer(), authentication(11, format!("r={NONCE}x,s=QUFB,i=1").as_bytes()), end]
+    };
     let ok_then = |bytes: Vec<u8>| vec![[authentication(0, b""), bytes].concat()];
     vec![
         script("nothing, then the end", vec![]),
@@ -57,8 +75,16 @@ fn lies() -> Vec<Script> {
         script("SASL garbage", vec![offer(), authentication(11, &[0xff; 300])]),
         script("a nonce of 1 MB", first(&format!("r={},s=QUFB,i=4096", "n".repeat(1 << 20)))),
         script("another nonce", first("r=another,s=QUFB,i=4096")),
-        script("i=0", first("r=x,s=QUFB,i=0")),
-        script("i=4294967295", first("r=x,s=QUFB,i=4294967295")),
+        script("i=0", first(&format!("r={NONCE}x,s=QUFB,i=0"))),
+        script("i=1000001", first(&format!("r={NONCE}x,s=QUFB,i=1000001"))),
+        script("i=4294967295", first(&format!("r={NONCE}x,s=QUFB,i=4294967295"))),
+        script("i=-1", first(&format!("r={NONCE}x,s=QUFB,i=-1"))),
+        script("no salt", first(&format!("r={NONCE}x,s=,i=1"))),
+        script("the client's nonce and no more", first(&format!("r={NONCE},s=QUFB,i=1"))),
+        script("a wrong signature", proven(&[b"v=", &[b'A'; 43][..], b"="].concat())),
+        script("a signature cut short", proven(b"v=AAAA")),
+        script("an error for a signature", proven(b"e=other-error")),
+        script("no signature", proven(b"")),
         script("final before first", vec![offer(), authentication(12, b"v=AAAA")]),
         script("ok without a final", vec![offer(), authentication(0, b"")]),
         script("md5 with a short salt", vec![authentication(5, b"ab")]),
@@ -72,12 +98,31 @@ fn lies() -> Vec<Script> {
         Script { name: "E to SSLRequest", answers: vec![], to_ssl: b"E" },
         Script { name: "bytes behind S", answers: vec![], to_ssl: b"SR\0\0\0\x08\0\0\0\0" },
         Script { name: "x to SSLRequest", answers: vec![], to_ssl: b"x" },
+        Script { name: "garbage for a handshake", answers: vec![vec![0x15; 4096]], to_ssl: b"S" },
+        Script {
+            name: "half a handshake",
+            answers: vec![b"\x16\x03\x03\x0f\xff\x02".to_vec()],
+            to_ssl: b"S",
+        },
     ]
+}
+
+/// With the nonce of `said`, the client's first message of SCRAM, in its place.
+fn with_nonce(answer: &[u8], said: &[u8]) -> Vec<u8> {
+    let find = |bytes: &[u8], part: &[u8]| bytes.windows(part.len()).position(|window| window == part);
+    let mut answer = answer.to_vec();
+    if let (Some(at), Some(from)) = (find(&answer, NONCE.as_bytes()), find(said, b",r=")) {
+        let nonce = &said[from + 3..];
+        assert_eq!(nonce.len(), NONCE.len(), "the nonces of pgweir have another length");
+        answer[at..at + nonce.len()].copy_from_slice(nonce);
+    }
+    answer
 }
 
 fn serve(mut socket: TcpStream, script: &Script) -> std::io::Result<()> {
     socket.set_read_timeout(Some(Duration::from_secs(5)))?;
     let mut bytes = [0; 65_536];
+    let mut heard = 0..0;
     loop {
         let count = socket.read(&mut bytes)?;
         if count == 8 && bytes[4..8] == [4, 210, 22, 47] {
@@ -87,8 +132,9 @@ fn serve(mut socket: TcpStream, script: &Script) -> std::io::Result<()> {
         break;
     }
     for answer in &script.answers {
-        socket.write_all(answer)?;
-        if socket.read(&mut bytes)? == 0 {
+        socket.write_all(&with_nonce(answer, &bytes[heard.clone()]))?;
+        heard = 0..socket.read(&mut bytes)?;
+        if heard.is_empty() {
             break;
         }
     }
@@ -141,6 +187,10 @@ fn au_10_a_node_that_lies() -> Result<()> {
         ensure!(error.is_some(), "{}: a login works", script.name);
         let code = error.map(|error| sqlstate(&error).to_owned()).unwrap_or_default();
         ensure!(!code.is_empty() && weir.is_alive()?, "{}: {code:?}\n{}", script.name, weir.log());
+    }
+    // Those who got as far as that were refused for that.
+    for reason in REASONS {
+        ensure!(weir.log().contains(reason), "{reason} is not in the log: {}", weir.log());
     }
     stop.store(true, Ordering::Relaxed);
     let _wakes_it = TcpStream::connect(("127.0.0.1", port));

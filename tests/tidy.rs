@@ -13,6 +13,8 @@ mod errors;
 mod invariants;
 #[path = "tidy/metadata.rs"]
 mod metadata;
+#[path = "tidy/origins.rs"]
+mod origins;
 #[path = "tidy/size.rs"]
 mod size;
 #[path = "tidy/source.rs"]

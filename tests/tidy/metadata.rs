@@ -27,6 +27,35 @@ pub(crate) fn members() -> Vec<Member> {
     parse(&metadata())
 }
 
+/// A package that is not ours, of whatever kind of dependency.
+#[derive(Debug, Clone)]
+pub(crate) struct Foreign {
+    /// The package's name.
+    pub(crate) name: String,
+    /// Its version.
+    pub(crate) version: String,
+    /// The licence field.
+    pub(crate) license: String,
+    /// Where it comes from; empty for a path.
+    pub(crate) source: String,
+}
+
+/// Every package from outside that this machine builds.
+pub(crate) fn foreign() -> Vec<Foreign> {
+    let metadata = metadata();
+    let members = metadata["workspace_members"].as_array().cloned().unwrap_or_default();
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let packages = metadata["packages"].as_array().cloned().unwrap_or_default();
+    let others = packages.iter().filter(|package| !members.contains(&package["id"]));
+    let foreign = others.map(|package| Foreign {
+        name: word(&package["name"]),
+        version: word(&package["version"]),
+        license: word(&package["license"]),
+        source: word(&package["source"]),
+    });
+    foreign.collect()
+}
+
 /// `cargo metadata` for this machine's target: packages of other targets may not have been downloaded.
 fn metadata() -> Value {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -94,8 +94,8 @@ pub enum LoginError {
     /// Another message came where a password or SASL response was due.
     #[error("expected password response, got message type {0}")]
     NotAPassword(u8),
-    /// A password or SASL response longer than is taken.
-    #[error("authentication message of {0} bytes is too long")]
+    /// A password or SASL response whose length none has, or longer than is taken.
+    #[error("invalid length of authentication message: {0}")]
     TooLong(usize),
     /// It took longer than `authentication_timeout`.
     #[error("authentication timed out")]

@@ -309,8 +309,8 @@ fn garbage_ends_the_login_and_is_told_what_postgresql_tells() {
             "protocol",
             "expected password response, got message type 81",
         ),
-        ([user("plain"), b"p\0\x01\0\0".to_vec()].concat(), "protocol", "is too long"),
-        ([user("plain"), b"p\0\0\0\x03".to_vec()].concat(), "protocol", "is too long"),
+        ([user("plain"), b"p\0\x01\0\0".to_vec()].concat(), "protocol", "invalid length"),
+        ([user("plain"), b"p\0\0\0\x03".to_vec()].concat(), "protocol", "invalid length"),
         ([user("plain"), b"p\0\0\0\x06xx".to_vec()].concat(), "protocol", "invalid SASLInitialResponse"),
     ];
     for (bytes, kind, text) in cases {
