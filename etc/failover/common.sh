@@ -2,7 +2,7 @@
 #
 #   PGBIN     where pg_ctl, pg_rewind and pg_basebackup are; the newest packaged ones by default
 #   PGUSER    the superuser that standbys connect as; postgres by default
-#   RUN_AS    the operating system's user of the servers; by default the owner of the data directory
+#   RUN_AS    the operating system's user of the servers; by default the owner of the data directory, or of the one above it
 
 PGUSER=${PGUSER:-postgres}
 PGDATABASE=${PGDATABASE:-postgres}
@@ -35,6 +35,7 @@ on() {
         ssh -o BatchMode=yes -o ConnectTimeout=5 -- "${RUN_AS:-postgres}@$_host" "$_words"
         return
     fi
+    [ -d "$_directory" ] || _directory=$(dirname "$_directory")
     _owner=${RUN_AS:-$(stat -c %U -- "$_directory")}
     if [ "$(id -un)" = "$_owner" ]; then
         (cd "$_directory" && "$@")

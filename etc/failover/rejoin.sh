@@ -1,9 +1,11 @@
 #!/bin/sh
-# Makes a stopped or deposed node a standby of the primary: rewinds it, or copies it anew.
+# Makes a stopped, deposed or lost node a standby of the primary: rewinds it, or copies it anew.
 #
+#   recovery_command: "/etc/pgweir/failover/rejoin.sh %h %p %D %H %r"
 #   rejoin.sh HOST PORT DIRECTORY PRIMARY_HOST PRIMARY_PORT [CONNINFO]
 #
-# By hand after a failover, when the old primary's machine is back. pg_rewind needs wal_log_hints or data checksums,
+# For RECOVER NODE, and by hand after a failover, when the old primary's machine is back. The directory may be empty or
+# missing; the one above it belongs to the user of the servers then. pg_rewind needs wal_log_hints or data checksums,
 # and full_page_writes. What only the old primary had is gone afterwards: that is the purpose.
 set -eu
 . "$(dirname "$0")/common.sh"
@@ -21,19 +23,24 @@ rejoin_here='
 set -eu
 bin=$1 directory=$2 source=$3 conninfo=$4 port=$5
 "$bin/pg_ctl" stop -s -m fast -w -t 60 -D "$directory" 2>/dev/null || true
-settings=$(cat "$directory/postgresql.auto.conf")
-if ! "$bin/pg_rewind" --no-sync -D "$directory" --source-server="$source"; then
-    echo "pg_rewind cannot do it; copying anew"
+settings=$(cat "$directory/postgresql.auto.conf" 2>/dev/null || true)
+if [ ! -f "$directory/global/pg_control" ] || ! "$bin/pg_rewind" --no-sync -D "$directory" --source-server="$source"; then
+    echo "there is nothing that pg_rewind can use; copying anew"
     rm -rf "$directory.new"
     "$bin/pg_basebackup" -D "$directory.new" -d "$source" -X stream -c fast --no-sync
+    [ -d "$directory" ] || mkdir -m 700 "$directory"
     find "$directory" -mindepth 1 -maxdepth 1 ! -name "*.conf" ! -name log -exec rm -rf {} +
+    # Its own configuration stays; what it has none of comes with the copy.
+    for conf in "$directory.new"/*.conf; do
+        [ -e "$directory/${conf##*/}" ] || mv "$conf" "$directory/"
+    done
     find "$directory.new" -mindepth 1 -maxdepth 1 ! -name "*.conf" -exec mv {} "$directory/" \;
     rm -rf "$directory.new"
 fi
 quoted=$(printf %s "$conninfo" | sed "s/'"'"'/'"''"'/g")
 {
     # The settings of the node itself, not those that came with the copy.
-    printf "%s\n" "$settings" | grep -v "^primary_conninfo *="
+    printf "%s\n" "$settings" | grep -v "^primary_conninfo *=" || true
     printf "primary_conninfo = '"'%s'"'\n" "$quoted"
 } >"$directory/postgresql.auto.conf"
 : >"$directory/standby.signal"

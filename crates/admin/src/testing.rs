@@ -89,6 +89,7 @@ fn node(id: u16, hostname: &str, role: Role, weight: f64) -> NodeRow {
         failed_checks: 0,
         upstream: (role == Role::Standby)
             .then_some(Source { node: Some(NodeId(0)), silent_for: Some(Duration::from_millis(1200)) }),
+        recovery: None,
     }
 }
 

@@ -62,6 +62,8 @@ pub struct NodeRow {
     pub failed_checks: u32,
     /// Whom a standby receives from, as it says.
     pub upstream: Option<Source>,
+    /// How far its recovery is, in a line; none when it is not being recovered.
+    pub recovery: Option<String>,
 }
 
 /// Whom a standby receives WAL from.

@@ -5,6 +5,7 @@ use crate::event::{Action, Insist, Refusal, RoleSource};
 use crate::failover::Stage;
 use crate::member::{Detached, Health, Wish};
 use crate::orders::Promoter;
+use crate::recovery::RecoveryEnd;
 use crate::topology::{Moment, NodeId, NodeState, Role};
 use crate::verdict;
 
@@ -19,6 +20,10 @@ impl Core {
         };
         if verdict::is_foreign(member, &self.memory) {
             actions.push(Action::Refused(Refusal::Foreign(node)));
+            return;
+        }
+        if member.recovery.is_some() {
+            actions.push(Action::Refused(Refusal::Recovering(node)));
             return;
         }
         if member.claims_primary() && member.health == Health::Alive {
@@ -51,7 +56,10 @@ impl Core {
             actions.push(Action::Refused(Refusal::NoSuchNode(node)));
             return;
         };
-        if insist == Insist::No && primary == Some(node) {
+        if member.recovery.is_some() {
+            member.detached = Detached::Yes;
+            self.end_recovery(node, RecoveryEnd::Stopped, actions);
+        } else if insist == Insist::No && primary == Some(node) {
             actions.push(Action::Refused(Refusal::IsPrimary(node)));
         } else if insist == Insist::No && !others && member.health == Health::Alive {
             actions.push(Action::Refused(Refusal::LastNode(node)));
@@ -84,6 +92,10 @@ impl Core {
         }
         if standby.state != NodeState::Up || standby.role != Role::Standby {
             return Err(Refusal::NotAStandby(node));
+        }
+        if let Some(other) = self.recovering().filter(|_| self.topology.primary.is_some()) {
+            // It would follow a primary that is none any more.
+            return Err(Refusal::Recovering(other));
         }
         let by_flag = self.members.iter().any(|it| it.spec.role_source == RoleSource::AlwaysPrimary);
         if by_flag || !self.is_candidate(member) {

@@ -14,6 +14,7 @@ use crate::event::{Action, Event, Facts, Lsn, NodeReport, NodeSpec, Reason, Reco
 use crate::failover::Stage;
 use crate::member::{FailedCheck, Member, Wish};
 use crate::observation::{ConnectFailure, Observation};
+use crate::recovery::{self, RecoveryEnd};
 use crate::topology::{Epoch, Moment, Node, NodeId, NodeState, Role, Topology};
 use crate::verdict::{self, Memory, Phase, Ruling, with_ids};
 
@@ -33,6 +34,8 @@ pub struct Core {
     pub(crate) told: Option<NodeId>,
     started: Moment,
     pub(crate) now: Moment,
+    /// How many recoveries there were.
+    pub(crate) recoveries: u32,
     /// Reports of checks that began before this, and observations of older epochs, are about
     /// nodes that may have other ids now.
     renumbered: Option<(Moment, Epoch)>,
@@ -89,6 +92,7 @@ impl Core {
             topology: Topology { nodes, ..Topology::default() },
             started: now,
             now,
+            recoveries: 0,
             renumbered: None,
         }
     }
@@ -133,6 +137,8 @@ impl Core {
             Event::AdminAttach { node } => self.attach(node, &mut actions),
             Event::AdminDetach { node, insist } => self.detach(node, insist, &mut actions),
             Event::AdminPromote { node } => self.admin_promote(node, &mut actions),
+            Event::AdminRecover { node } => self.recover(node, &mut actions),
+            Event::RecoveryDone { run, outcome } => self.recovery_done(run, outcome, &mut actions),
             Event::Drained { node } => self.drained(node),
             Event::PromoteAnswer { node, answer } => self.promote_answered(node, answer),
             Event::HookDone { call, outcome } => self.hook_done(call, outcome),
@@ -141,6 +147,7 @@ impl Core {
             Event::Tick => self.tick(&mut actions),
         }
         self.settle();
+        self.join_recovered(&mut actions);
         self.go_on(&mut actions);
         self.decide(&mut actions);
         actions
@@ -236,6 +243,10 @@ impl Core {
             };
             self.members.push(member);
             self.topology.nodes.push(node);
+        }
+        for (member, node) in old.into_iter().flatten() {
+            let stopped = member.recovery.map(|it| recovery::ended(&it, node.id, RecoveryEnd::Stopped));
+            actions.extend(stopped.into_iter().flatten());
         }
         let new_id = |old: NodeId| ids.iter().find(|(from, _)| *from == old).map(|(_, to)| *to);
         self.stage = std::mem::take(&mut self.stage).renumbered(new_id);

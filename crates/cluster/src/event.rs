@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::observation::{ConnectFailure, Observation};
 use crate::orders::{FailoverSettings, HookCall, HookOutcome, Progress, PromoteAnswer};
+use crate::recovery::{Recovery, RecoveryStep};
 use crate::topology::{Moment, NodeId, NodeState, Role, Topology};
 
 /// A position in the write-ahead log, in bytes (`pg_lsn` as one number).
@@ -218,6 +219,18 @@ pub enum Event {
         /// The standby.
         node: NodeId,
     },
+    /// `RECOVER NODE`.
+    AdminRecover {
+        /// The node to rebuild.
+        node: NodeId,
+    },
+    /// The command that [`Action::Recover`] asked for has ended.
+    RecoveryDone {
+        /// Which.
+        run: u32,
+        /// How.
+        outcome: HookOutcome,
+    },
     /// Nothing of ours runs on a draining node any more.
     Drained {
         /// The node.
@@ -281,6 +294,13 @@ pub enum Action {
     },
     /// Run a command of the configuration, once.
     RunHook(HookCall),
+    /// Run `recovery_command`, once.
+    Recover(Recovery),
+    /// Kill that run of it, with everything that it has started.
+    StopRecovery {
+        /// Which.
+        run: u32,
+    },
     /// Log it, count it.
     Record(Record),
     /// The administrator's command was not carried out.
@@ -325,6 +345,20 @@ pub enum Refusal {
     /// Another failover or switchover is under way.
     #[error("a failover or switchover is under way")]
     UnderWay,
+    /// A recovery of it is under way.
+    #[error("node {0} is being recovered (DETACH NODE {0} FORCE stops that)")]
+    Recovering(NodeId),
+    /// The primary is what the others are made from.
+    #[error("node {0} is the primary; another node must take its place before it can be recovered")]
+    RecoverPrimary(NodeId),
+    /// It may be at work.
+    #[error(
+        "node {0} is in use, or not checked yet; DETACH NODE {0} takes it out, and then it can be recovered"
+    )]
+    InUse(NodeId),
+    /// There is nothing to make it from.
+    #[error("there is no primary to recover the node from")]
+    NoPrimary,
 }
 
 /// Why a node's state or role is what it is.
@@ -362,6 +396,8 @@ pub enum Reason {
     RoleUnknown,
     /// Another node is about to take its place.
     Switchover,
+    /// It is being rebuilt.
+    Recovering,
 }
 
 impl Reason {
@@ -385,6 +421,7 @@ impl Reason {
             Self::Vouched => "vouched",
             Self::RoleUnknown => "role_unknown",
             Self::Switchover => "switchover",
+            Self::Recovering => "recovering",
         }
     }
 }
@@ -445,6 +482,15 @@ pub enum Record {
     },
     /// A failover or switchover goes on.
     Failover(Progress),
+    /// A recovery goes on.
+    Recovery {
+        /// Which.
+        run: u32,
+        /// The node.
+        node: NodeId,
+        /// How far it is.
+        step: RecoveryStep,
+    },
     /// The nodes are those of a new configuration.
     Reconfigured {
         /// How many.

@@ -302,7 +302,12 @@ impl Core {
     /// stopped must not reach a standby that has not left it yet.
     fn let_follow(&self, primary: NodeId, old: Option<NodeId>, actions: &mut Vec<Action>) {
         let others = with_ids(&self.members).filter(|(id, member)| {
-            *id != primary && member.health == Health::Alive && !verdict::is_foreign(member, &self.memory)
+            // Two commands at once on one data directory would ruin it.
+            let is_free = member.recovery.is_none();
+            *id != primary
+                && is_free
+                && member.health == Health::Alive
+                && !verdict::is_foreign(member, &self.memory)
         });
         let mut nodes: Vec<NodeId> = others.map(|(node, _)| node).collect();
         nodes.sort_by_key(|node| Some(*node) == old);

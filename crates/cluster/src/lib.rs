@@ -14,6 +14,7 @@ pub mod hint;
 mod member;
 pub mod observation;
 pub mod orders;
+pub mod recovery;
 #[cfg(test)]
 mod scripts;
 #[cfg(test)]
@@ -32,4 +33,5 @@ pub use observation::{ConnectFailure, Observation};
 pub use orders::{
     CalledOff, FailoverSettings, FalsePrimary, Hook, HookCall, HookOutcome, Progress, PromoteAnswer, Promoter,
 };
+pub use recovery::{Recovery, RecoveryEnd, RecoveryStep};
 pub use topology::{Epoch, Moment, Node, NodeId, NodeState, Role, Topology};

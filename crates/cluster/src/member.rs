@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::event::{Evidence, Facts, Failback, NodeSpec, OnFailure, Reason, RoleSource, Upstream};
 use crate::observation::{ConnectFailure, Observation};
+use crate::recovery::Recovering;
 use crate::topology::{Epoch, Moment, Role};
 
 /// Without retries a node is checked once more before another one takes its place.
@@ -63,6 +64,8 @@ pub(crate) struct Member {
     pub(crate) facts: Option<Facts>,
     /// Whether an administrator took it out.
     pub(crate) detached: Detached,
+    /// It is being rebuilt.
+    pub(crate) recovery: Option<Recovering>,
     /// It was the primary, or claimed to be, and another took its place; it may not take writes
     /// again before it was seen as a standby.
     pub(crate) deposed: bool,
@@ -94,6 +97,7 @@ impl Member {
             health: Health::Unchecked,
             facts: None,
             detached: Detached::No,
+            recovery: None,
             deposed: false,
             was_standby: false,
             answers: None,
@@ -134,9 +138,9 @@ impl Member {
         self.failures
     }
 
-    /// Whether an administrator wants it out, at once or soon.
+    /// Whether an administrator wants it out, at once or soon, if only to rebuild it.
     pub(crate) fn is_detached(&self) -> bool {
-        self.detached != Detached::No
+        self.detached != Detached::No || self.recovery.is_some()
     }
 
     /// Whether it has failed all of its retries, and more than one check: a server that crashes and restarts by itself

@@ -40,6 +40,8 @@ pub struct FailoverSettings {
     pub drain: Duration,
     /// How long a switchover may hold writes before it is called off.
     pub switch_within: Duration,
+    /// How long a node that was rebuilt may take until it streams.
+    pub join_within: Duration,
 }
 
 /// What a node said to `pg_promote()`.
@@ -62,6 +64,8 @@ pub enum Hook {
     Failback,
     /// `follow_primary_command`: a node has another primary to follow.
     FollowPrimary,
+    /// `recovery_command`: a node is to be rebuilt.
+    Recovery,
 }
 
 impl Hook {
@@ -72,6 +76,7 @@ impl Hook {
             Self::Failover => "failover_command",
             Self::Failback => "failback_command",
             Self::FollowPrimary => "follow_primary_command",
+            Self::Recovery => "recovery_command",
         }
     }
 }

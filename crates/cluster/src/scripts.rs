@@ -30,6 +30,7 @@ pub(crate) fn settings() -> Settings {
             promote_within: Duration::from_secs(60),
             drain: Duration::from_secs(60),
             switch_within: Duration::from_secs(10),
+            join_within: Duration::from_secs(30),
             ..FailoverSettings::default()
         },
     }
@@ -148,4 +149,5 @@ mod failover;
 mod health;
 mod hints;
 mod nodes;
+mod recovery;
 mod roles;

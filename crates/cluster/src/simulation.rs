@@ -125,6 +125,7 @@ impl World {
             promote_within: PROMOTE_WITHIN,
             drain: Duration::from_secs(3),
             switch_within: Duration::from_secs(6),
+            join_within: Duration::from_secs(20),
             ..FailoverSettings::default()
         };
         let settings = Settings { failover, ..settings() };
@@ -176,6 +177,8 @@ impl World {
                 }
                 Action::Promote { node } => self.promote(node),
                 Action::RunHook(call) => self.run_hook(call),
+                // Nobody asks for a recovery here; scripts/recovery.rs does.
+                Action::Recover(_) | Action::StopRecovery { .. } => {}
                 Action::Record(_) | Action::Refused(_) => {}
             }
         }

@@ -209,6 +209,9 @@ fn state_of(
     primary: Option<NodeId>,
     (phase, vouched): (Phase, bool),
 ) -> (NodeState, Reason) {
+    if member.recovery.is_some() {
+        return (NodeState::Down, Reason::Recovering);
+    }
     match (member.detached, member.health) {
         (Detached::Draining(_), Health::Alive) => return (NodeState::Draining, Reason::Detached),
         (Detached::Draining(_) | Detached::Yes | Detached::Remembered, _) => {

@@ -265,8 +265,14 @@ table! {
         failback_command: Option<String>, Limits::none(), "null", Reload, Active;
         /// Run for each node that is to follow a new primary that pgweir has made one.
         follow_primary_command: Option<String>, Limits::none(), "null", Reload, Active;
-        /// How long one of these commands may take.
+        /// How long one of these three commands may take.
         failover_command_timeout: Duration, Limits::of(Seconds, 1000, DAY), "10min", Reload, Active;
+        /// Run by `RECOVER NODE`; it makes the node a standby of the primary again.
+        recovery_command: Option<String>, Limits::none(), "null", Reload, Active;
+        /// How long that command may take.
+        recovery_command_timeout: Duration, Limits::of(Seconds, 1000, 7 * DAY), "6h", Reload, Active;
+        /// How long after that command the node may take until it is seen as a streaming standby.
+        recovery_timeout: Duration, Limits::of(Seconds, 1000, DAY), "5min", Reload, Active;
         /// How long a promotion may take until it counts as failed.
         promotion_timeout: Duration, Limits::of(Seconds, 1000, HOUR), "60s", Reload, Active;
         /// How long `PROMOTE NODE` may hold writes before it is called off.

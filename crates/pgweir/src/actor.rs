@@ -22,10 +22,13 @@ use crate::events::Events;
 use crate::evidence::{Evidence, Summary};
 use crate::hands::Hands;
 use crate::probes::Wakes;
+use crate::recoveries::{News, Recoveries};
 
 /// Events that wait for the core. A step takes microseconds; a full channel means that thousands of sessions see
 /// the same death.
 const CHANNEL: usize = 1024;
+/// How long what must not be lost waits for room in that channel before it tries again.
+const ROOM: Duration = Duration::from_millis(20);
 /// How often the core is told that time passes.
 const TICK: Duration = Duration::from_millis(250);
 /// The process has a defect (`EX_SOFTWARE` of sysexits.h).
@@ -35,6 +38,8 @@ const EX_SOFTWARE: i32 = 70;
 enum Message {
     Event(Event),
     Command(Event, oneshot::Sender<Result<(), Refusal>>),
+    /// Of the command of a recovery.
+    News(u32, News),
 }
 
 /// Why an administrator's command was not carried out.
@@ -68,6 +73,8 @@ pub(crate) struct Outlets {
     pub(crate) events: Events,
     /// What the next start should know.
     pub(crate) hints: Published<Hint>,
+    /// How far each recovery is.
+    pub(crate) recoveries: Published<Recoveries>,
 }
 
 impl Cluster {
@@ -84,6 +91,7 @@ impl Cluster {
             tls: outlets.tls.clone(),
             cluster: Self { sender: sender.clone(), metrics: Arc::clone(&metrics) },
             turn: Arc::default(),
+            recoveries: std::collections::BTreeMap::new(),
         };
         let hint = core.hint();
         let actor =
@@ -110,6 +118,29 @@ impl Cluster {
     pub(crate) fn send(&self, event: Event) {
         if self.sender.try_send(Message::Event(event)).is_err() {
             self.metrics.observations_dropped.inc();
+        }
+    }
+
+    /// Tells the core something that must not be lost.
+    pub(crate) async fn deliver(&self, event: Event) {
+        self.put(Message::Event(event)).await;
+    }
+
+    /// What whoever waits for a recovery must learn.
+    pub(crate) async fn tell(&self, run: u32, news: News) {
+        self.put(Message::News(run, news)).await;
+    }
+
+    /// What a recovery's command has said; the next line will do as well.
+    pub(crate) fn mention(&self, run: u32, line: &str) {
+        // May be lost, see above.
+        let _ = self.sender.try_send(Message::News(run, News::Said(line.to_owned())));
+    }
+
+    async fn put(&self, mut message: Message) {
+        while let Err(TrySendError::Full(returned)) = self.sender.try_send(message) {
+            message = returned;
+            tokio::time::sleep(ROOM).await;
         }
     }
 
@@ -162,6 +193,7 @@ impl Actor {
                     // Whoever asked may be gone.
                     let _ = reply.send(outcome);
                 }
+                Ok(Message::News(run, news)) => self.note(|recoveries| recoveries.tell(run, news)),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
@@ -174,7 +206,7 @@ impl Actor {
 
     fn step(&mut self, event: Event) -> Result<Result<(), Refusal>, Violation> {
         self.count(&event);
-        let reports_change = !matches!(event, Event::Observed(_) | Event::Tick);
+        let mut reports_change = !matches!(event, Event::Observed(_) | Event::Tick);
         let actions = self.core.step(self.outlets.clock.now(), event);
         self.core.check_invariants()?;
         let mut outcome = Ok(());
@@ -184,7 +216,10 @@ impl Actor {
                 Action::Probe { node, after } => self.outlets.wakes.wake(node, after),
                 Action::Promote { node } => self.hands.promote(node, self.core.topology()),
                 Action::RunHook(call) => self.hands.run_hook(call, self.core.topology()),
+                Action::Recover(recovery) => self.hands.recover(recovery, self.core.topology()),
+                Action::StopRecovery { run } => self.hands.stop_recovery(run),
                 Action::Record(record) => {
+                    reports_change |= matches!(record, Record::Recovery { .. });
                     self.measure(&record);
                     self.record(record);
                 }
@@ -196,6 +231,12 @@ impl Actor {
             self.remember();
         }
         Ok(outcome)
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Recoveries)) {
+        let mut recoveries = (*self.outlets.recoveries.load()).clone();
+        change(&mut recoveries);
+        self.outlets.recoveries.publish(recoveries);
     }
 
     fn count(&self, event: &Event) {
@@ -298,6 +339,11 @@ impl Actor {
                 );
             }
             Record::Failover(progress) => say(progress),
+            Record::Recovery { run, node, step } => {
+                self.note(|recoveries| recoveries.step(run, node, step));
+                let (address, step) = (name(node), step.as_str());
+                tracing::warn!(node = node.0, address, run, step, "recovery");
+            }
             Record::Reconfigured { nodes } => tracing::info!(nodes, "the nodes are configured anew"),
         }
     }
@@ -397,6 +443,7 @@ mod tests {
             clock,
             events: Events::default(),
             hints: Published::new(core.hint()),
+            recoveries: Published::default(),
         };
         Running { cluster: Cluster::start(core, outlets).unwrap(), topology, reports, metrics, clock }
     }

@@ -78,6 +78,8 @@ enum Command {
     },
     /// Make a standby the primary
     Promote(NodeOrder),
+    /// Rebuild a node with recovery_command, and take it back
+    Recover(NodeOrder),
     /// Tell where a statement would go, and why
     Route {
         #[command(flatten)]
@@ -201,6 +203,7 @@ fn execute(command: Command) -> Result<ExitCode, Failure> {
         Command::Attach(order) => order.give("ATTACH NODE", ""),
         Command::Detach { order, force } => order.give("DETACH NODE", if force { " FORCE" } else { "" }),
         Command::Promote(order) => order.give("PROMOTE NODE", ""),
+        Command::Recover(order) => order.give("RECOVER NODE", ""),
         Command::Route { file, sql } => route::route(&file.file, &sql),
         Command::Passwd { user, method, key_file } => passwd::passwd(&user, method, key_file.as_deref()),
         Command::Import { files, to } => import::import(&files, to.as_deref()),
@@ -257,6 +260,7 @@ mod tests {
             "attach -f pgweir.yaml 1",
             "detach -f pgweir.yaml 1 --force -U admin",
             "promote -f pgweir.yaml 2",
+            "recover -f pgweir.yaml 2",
             "passwd bob --method md5",
             "passwd bob --method aes --key-file pool_key",
             "import pgpool.conf pool_hba.conf --to etc",

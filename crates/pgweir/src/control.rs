@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use admin::AdminControl;
 use admin::view::{Databases, NodeOrder, Outcome, Shutdown};
-use cluster::{Event, Insist, NodeId, Topology};
+use cluster::{Event, Hook, Insist, NodeId, Topology};
+use config::Config;
 use protocol::error::PgError;
 use protocol::sqlstate::SqlState;
 use proxy::Proxy;
@@ -15,6 +16,8 @@ use telemetry::logging::LoggingError;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::actor::{Cluster, CommandError};
+use crate::hook;
+use crate::recoveries::Recoveries;
 use crate::reload::ReloadError;
 
 /// Commands that wait for the supervisor.
@@ -41,17 +44,24 @@ pub(crate) struct Control {
     supervisor: mpsc::Sender<Command>,
     proxy: Arc<OnceLock<Arc<Proxy>>>,
     cluster: Cluster,
-    topology: Published<Topology>,
+    snapshots: Snapshots,
+}
+
+/// What the commands look at.
+pub(crate) struct Snapshots {
+    pub(crate) topology: Published<Topology>,
+    pub(crate) config: Published<Config>,
+    pub(crate) recoveries: Published<Recoveries>,
 }
 
 /// The two ends. The proxy comes to life later.
 pub(crate) fn channel(
     proxy: Arc<OnceLock<Arc<Proxy>>>,
     cluster: Cluster,
-    topology: Published<Topology>,
+    snapshots: Snapshots,
 ) -> (Control, mpsc::Receiver<Command>) {
     let (supervisor, receiver) = mpsc::channel(CHANNEL);
-    (Control { supervisor, proxy, cluster, topology }, receiver)
+    (Control { supervisor, proxy, cluster, snapshots }, receiver)
 }
 
 impl Control {
@@ -71,11 +81,11 @@ impl Control {
 
     /// Waits for the end of a promotion: that node takes writes, or another one does (again).
     async fn promoted(&self, node: NodeId) -> Result<String, PgError> {
-        let mut changes = self.topology.changes();
+        let mut changes = self.snapshots.topology.changes();
         let mut lost = false;
         let end = tokio::time::Instant::now() + PROMOTED_WITHIN;
         loop {
-            match self.topology.load().primary {
+            match self.snapshots.topology.load().primary {
                 Some(primary) if primary == node => return Ok(format!("node {node} is the primary")),
                 Some(primary) if lost => {
                     let text = format!("node {node} was not promoted; node {primary} is the primary");
@@ -88,6 +98,26 @@ impl Control {
                 let text = format!("node {node} does not take writes yet; SHOW NODES tells when it does");
                 return Err(not_now(text).with_hint("pgweir's log says how far it is."));
             }
+        }
+    }
+
+    /// Rebuilds a node, and waits until it streams.
+    async fn recover(&self, node: NodeId) -> Result<String, PgError> {
+        if hook::command(&self.snapshots.config.load(), Hook::Recovery).is_none() {
+            return Err(not_now("recovery_command is not configured: nothing can rebuild a node").with_hint(
+                "etc/failover/rejoin.sh is a sample for it; docs/failover.md tells how to use it.",
+            ));
+        }
+        let mut changes = self.snapshots.recoveries.changes();
+        self.order(Event::AdminRecover { node }).await?;
+        let run = self.snapshots.recoveries.load().latest(node).map(|told| told.run).ok_or_else(gone)?;
+        loop {
+            let recoveries = self.snapshots.recoveries.load();
+            // It is kept for long after its end.
+            if let Some(outcome) = recoveries.of(run).ok_or_else(gone)?.outcome() {
+                return outcome;
+            }
+            changes.changed().await.map_err(|_| gone())?;
         }
     }
 
@@ -235,6 +265,7 @@ impl AdminControl for Control {
                     self.order(Event::AdminPromote { node: id }).await?;
                     self.promoted(id).await
                 }
+                NodeOrder::Recover => self.recover(id).await,
             }
         })
     }

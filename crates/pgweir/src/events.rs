@@ -73,6 +73,13 @@ impl Events {
                 to: name(to),
                 reason: timeline.map_or_else(String::new, |timeline| format!("timeline {timeline}")),
             },
+            Record::Recovery { run, node, step } => Happened {
+                kind: "recovery",
+                node: Some(*node),
+                from: String::new(),
+                to: step.as_str().to_owned(),
+                reason: format!("RECOVER NODE, number {run}"),
+            },
             Record::Reconfigured { nodes } => Happened {
                 kind: "nodes",
                 node: None,

@@ -3,18 +3,20 @@
 //! Invariants: each is done once; what became of it goes back to the core as an event, and an answer that is lost
 //! is told as one that nobody knows.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cluster::{Event, Hook, HookCall, HookOutcome, NodeId, PromoteAnswer, Topology};
+use cluster::{Event, Hook, HookCall, HookOutcome, NodeId, PromoteAnswer, Recovery, Topology};
 use config::Config;
 use proxy::connect::{QueryError, query};
 use proxy::tls::TlsSetup;
 use telemetry::{Published, Tasks};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, oneshot};
 
 use crate::actor::Cluster;
 use crate::hook::{self, Values};
 use crate::probe_query::connect_as;
+use crate::recoveries::News;
 use crate::specs::{self, ProbeSpec};
 
 /// It returns at once: the checks see when the node takes writes.
@@ -28,6 +30,8 @@ pub(crate) struct Hands {
     pub(crate) cluster: Cluster,
     /// Nodes follow a new primary one after the other, in the core's order.
     pub(crate) turn: Arc<Mutex<()>>,
+    /// The recoveries under way; to drop one's end is to stop it.
+    pub(crate) recoveries: BTreeMap<u32, oneshot::Sender<()>>,
 }
 
 impl Hands {
@@ -65,14 +69,55 @@ impl Hands {
             // Waiters are served in the order in which they came.
             let _turn = match call.hook {
                 Hook::FollowPrimary => Some(turn.lock().await),
-                Hook::Failover | Hook::Failback => None,
+                Hook::Failover | Hook::Failback | Hook::Recovery => None,
             };
             let outcome = match command {
-                Some((command, limit)) => hook::run(call.hook, &command, limit).await,
+                Some((command, limit)) => outcome(&hook::run(call.hook, &command, limit, &|_| {}).await),
                 None => HookOutcome::Done,
             };
             cluster.send(Event::HookDone { call, outcome });
         });
+    }
+}
+
+fn outcome(ended: &Result<(), hook::Failure>) -> HookOutcome {
+    match ended {
+        Ok(()) => HookOutcome::Done,
+        Err(_) => HookOutcome::Failed,
+    }
+}
+
+impl Hands {
+    /// Runs `recovery_command`.
+    pub(crate) fn recover(&mut self, recovery: Recovery, topology: &Topology) {
+        let config = self.config.load();
+        let command = hook::command(&config, Hook::Recovery)
+            .map(|template| hook::expand(template, &Values::of_recovery(recovery, topology, &config)));
+        let (limit, cluster, run) = (config.recovery_command_timeout, self.cluster.clone(), recovery.run);
+        self.recoveries.retain(|_, stop| !stop.is_closed());
+        let (stop, stopped) = oneshot::channel::<()>();
+        self.recoveries.insert(run, stop);
+        self.tasks.spawn("recovery", async move {
+            let Some(command) = command else {
+                cluster.tell(run, News::Failed("it is not configured any more".to_owned())).await;
+                return cluster.deliver(Event::RecoveryDone { run, outcome: HookOutcome::Failed }).await;
+            };
+            let listener = |line: &str| cluster.mention(run, line);
+            let ended = tokio::select! {
+                ended = hook::run(Hook::Recovery, &command, limit, &listener) => ended,
+                // The core has forgotten it.
+                _ = stopped => return tracing::warn!(hook = Hook::Recovery.key(), "command was stopped; it is killed"),
+            };
+            if let Err(failure) = &ended {
+                cluster.tell(run, News::Failed(failure.to_string())).await;
+            }
+            cluster.deliver(Event::RecoveryDone { run, outcome: outcome(&ended) }).await;
+        });
+    }
+
+    /// Kills that run of it.
+    pub(crate) fn stop_recovery(&mut self, run: u32) {
+        drop(self.recoveries.remove(&run));
     }
 }
 

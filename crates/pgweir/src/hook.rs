@@ -1,13 +1,13 @@
-//! `failover_command`, `failback_command`, `follow_primary_command`: Pgpool-II's placeholders, and how they are run.
+//! `failover_command`, `failback_command`, `follow_primary_command`, `recovery_command`: Pgpool-II's placeholders, and how they are run.
 //!
 //! Invariants: what stands for a placeholder is one word of the shell, or part of one, whatever it contains, inside
-//! and outside of quotes; a command ends in time, with everything it has started; its output is logged, up to a
-//! limit.
+//! and outside of quotes; a command ends in time, with everything it has started, and so it does when nobody waits for
+//! it any more; its output is logged, up to a limit.
 
 use std::process::Stdio;
 use std::time::Duration;
 
-use cluster::{Hook, HookCall, HookOutcome, Node, NodeId, Topology};
+use cluster::{Hook, HookCall, Node, NodeId, Recovery, Topology};
 use config::Config;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
@@ -25,6 +25,7 @@ pub(crate) fn command(config: &Config, hook: Hook) -> Option<&str> {
         Hook::Failover => &config.failover_command,
         Hook::Failback => &config.failback_command,
         Hook::FollowPrimary => &config.follow_primary_command,
+        Hook::Recovery => &config.recovery_command,
     };
     template.as_deref().filter(|text| !text.trim().is_empty())
 }
@@ -52,6 +53,13 @@ impl Values {
             id.and_then(|id| topology.node(id)).map(|node| Place::of(node, config)).unwrap_or_default()
         };
         Self { node: place(Some(call.node)), main: place(call.main), old: place(call.old_primary) }
+    }
+
+    /// Of a recovery: the primary is the one that there is, and was.
+    pub(crate) fn of_recovery(recovery: Recovery, topology: &Topology, config: &Config) -> Self {
+        let Recovery { node, primary, .. } = recovery;
+        let (main, old_primary) = (Some(primary), Some(primary));
+        Self::of(HookCall { hook: Hook::Recovery, node, main, old_primary }, topology, config)
     }
 
     fn get(&self, placeholder: char) -> Option<&str> {
@@ -143,63 +151,94 @@ fn quoted(value: &str, quotes: Quotes) -> String {
     }
 }
 
-/// Runs the command to its end, or kills it when the time is up.
-pub(crate) async fn run(hook: Hook, command: &str, limit: Duration) -> HookOutcome {
+/// Why a command has failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// There is no shell, or no process.
+    #[error("it cannot be run: {0}")]
+    NotRun(std::io::Error),
+    /// It says so itself.
+    #[error("it has failed with {0}")]
+    Status(std::process::ExitStatus),
+    /// The time is up.
+    #[error("it took longer than {0:?} and was killed")]
+    TooLong(Duration),
+    /// The system does not tell.
+    #[error("it cannot be waited for: {0}")]
+    NotWaited(std::io::Error),
+}
+
+/// Takes each line of a command's output.
+pub(crate) type Listener<'a> = &'a (dyn Fn(&str) + Sync);
+
+/// Runs the command to its end, or kills it when the time is up, or when the future is dropped.
+pub(crate) async fn run(
+    hook: Hook,
+    command: &str,
+    limit: Duration,
+    listener: Listener<'_>,
+) -> Result<(), Failure> {
     let hook = hook.key();
     tracing::info!(hook, command, "command begins");
     let started = std::time::Instant::now();
-    let child = Command::new("/bin/sh")
+    let ended = run_within(hook, command, limit, listener).await;
+    let took_ms = started.elapsed().as_millis();
+    match &ended {
+        Ok(()) => tracing::info!(hook, took_ms, "command has ended"),
+        Err(Failure::NotRun(error)) => tracing::error!(hook, %error, "command cannot be run"),
+        Err(Failure::Status(status)) => tracing::error!(hook, took_ms, %status, "command has failed"),
+        Err(Failure::TooLong(_)) => tracing::error!(hook, took_ms, "command takes too long; it is killed"),
+        Err(Failure::NotWaited(error)) => tracing::error!(hook, %error, "command cannot be waited for"),
+    }
+    ended
+}
+
+async fn run_within(
+    hook: &'static str,
+    command: &str,
+    limit: Duration,
+    listener: Listener<'_>,
+) -> Result<(), Failure> {
+    let mut child = Command::new("/bin/sh")
         .args(["-c", command])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
         .kill_on_drop(true)
-        .spawn();
-    let mut child = match child {
-        Ok(child) => child,
-        Err(error) => {
-            tracing::error!(hook, %error, "command cannot be run");
-            return HookOutcome::Failed;
-        }
-    };
-    let group = child.id();
-    let ended = tokio::time::timeout(limit, watched(hook, &mut child)).await;
-    let took_ms = started.elapsed().as_millis();
-    match ended {
-        Ok(Ok(status)) if status.success() => {
-            tracing::info!(hook, took_ms, "command has ended");
-            HookOutcome::Done
-        }
-        Ok(Ok(status)) => {
-            tracing::error!(hook, took_ms, %status, "command has failed");
-            HookOutcome::Failed
-        }
-        Ok(Err(error)) => {
-            tracing::error!(hook, %error, "command cannot be waited for");
-            HookOutcome::Failed
-        }
-        Err(_) => {
-            tracing::error!(hook, took_ms, "command takes too long; it is killed");
-            kill(group);
-            HookOutcome::Failed
+        .spawn()
+        .map_err(Failure::NotRun)?;
+    let mut group = Group(child.id());
+    let status = tokio::time::timeout(limit, watched(hook, &mut child, listener))
+        .await
+        .map_err(|_| Failure::TooLong(limit))?
+        .map_err(Failure::NotWaited)?;
+    // What it has left in the background is meant to go on: it has ended by itself.
+    group.0 = None;
+    status.success().then_some(()).ok_or(Failure::Status(status))
+}
+
+/// A command and what it has started; killed when it is dropped.
+struct Group(Option<u32>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let group = self.0.and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
+        if let Some(group) = group {
+            // It may have ended in this moment.
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         }
     }
 }
 
-/// The command, and what it has started.
-fn kill(group: Option<u32>) {
-    let group = group.and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
-    if let Some(group) = group {
-        // It may have ended in this moment.
-        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-    }
-}
-
-async fn watched(hook: &'static str, child: &mut Child) -> std::io::Result<std::process::ExitStatus> {
+async fn watched(
+    hook: &'static str,
+    child: &mut Child,
+    listener: Listener<'_>,
+) -> std::io::Result<std::process::ExitStatus> {
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let output = async {
-        tokio::join!(logged(hook, out), logged(hook, err));
+        tokio::join!(logged(hook, out, listener), logged(hook, err, listener));
     };
     let mut output = std::pin::pin!(output);
     let status = tokio::select! {
@@ -211,16 +250,20 @@ async fn watched(hook: &'static str, child: &mut Child) -> std::io::Result<std::
     Ok(status)
 }
 
-async fn logged(hook: &'static str, stream: Option<impl AsyncRead + Unpin>) {
+async fn logged(hook: &'static str, stream: Option<impl AsyncRead + Unpin>, listener: Listener<'_>) {
     let Some(stream) = stream else { return };
     let mut lines = BufReader::new(stream);
     let (mut line, mut count) = (Vec::new(), 0);
     // A line that is no text is logged as far as it is.
     while matches!(lines.read_until(b'\n', &mut line).await, Ok(1..)) {
         count += 1;
+        let text = String::from_utf8_lossy(line.get(..LINE_LIMIT).unwrap_or(&line)).trim_end().to_owned();
         if count <= LOGGED_LINES {
-            let text = String::from_utf8_lossy(line.get(..LINE_LIMIT).unwrap_or(&line)).trim_end().to_owned();
             tracing::info!(hook, "{text}");
+        }
+        // Programs that show how far they are overwrite a line with another one.
+        if let Some(last) = text.rsplit('\r').find(|part| !part.trim().is_empty()) {
+            listener(last);
         }
         line.clear();
     }
@@ -262,11 +305,16 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn a_command_ends_in_time_with_what_it_started() {
         let long = Duration::from_secs(20);
-        assert_eq!(run(Hook::Failover, "echo said; exit 0", long).await, HookOutcome::Done);
-        assert_eq!(run(Hook::Failover, "exit 3", long).await, HookOutcome::Failed);
+        let said = parking_lot::Mutex::new(Vec::new());
+        let listener = |line: &str| said.lock().push(line.to_owned());
+        let loud = "printf 'begun\\n1%%\\r2%%\\r\\n'; exit 0";
+        assert!(run(Hook::Failover, loud, long, &listener).await.is_ok());
+        assert_eq!(*said.lock(), ["begun", "2%"]);
+        let failed = run(Hook::Recovery, "exit 3", long, &listener).await.unwrap_err();
+        assert_eq!(failed.to_string(), "it has failed with exit status: 3");
         let started = std::time::Instant::now();
-        let slow = run(Hook::Failover, "sleep 60 & sleep 60", Duration::from_millis(100)).await;
-        assert_eq!(slow, HookOutcome::Failed);
+        let slow = run(Hook::Failover, "sleep 60 & sleep 60", Duration::from_millis(100), &listener).await;
+        assert!(matches!(slow, Err(Failure::TooLong(_))), "{slow:?}");
         assert!(started.elapsed() < Duration::from_secs(10));
     }
 }

@@ -1,4 +1,4 @@
-//! `pgweir attach`, `detach` and `promote`: a command of the console, given to the running pgweir as an administrator.
+//! `pgweir attach`, `detach`, `promote` and `recover`: a command of the console, given to the running pgweir as an administrator.
 //!
 //! The user is the first of `admin_users` unless another is named; the password is the one in pool_passwd, or
 //! PGPASSWORD.
@@ -37,7 +37,11 @@ pub(crate) fn order(file: &Path, user: Option<String>, command: &str) -> Result<
     let config = load(file)?;
     let options = options(&config, user)?;
     let tls = NodeTls::towards_ourselves(&config).map_err(anyhow::Error::from)?;
-    let within = config.switchover_timeout.saturating_add(config.promotion_timeout).saturating_add(GRACE);
+    let longest = match command.starts_with("RECOVER") {
+        true => [config.recovery_command_timeout, config.recovery_timeout],
+        false => [config.switchover_timeout, config.promotion_timeout],
+    };
+    let within = longest.into_iter().fold(GRACE, Duration::saturating_add);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut console = log_in(&options, tls, config.ssl)

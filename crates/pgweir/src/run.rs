@@ -32,6 +32,7 @@ use crate::health::Health;
 use crate::notify::Notify;
 use crate::pid_file::PidFile;
 use crate::probes::{Learned, Probes, Wakes};
+use crate::recoveries::Recoveries;
 use crate::reload::{ReloadError, Reloader};
 use crate::sampler;
 use crate::senders::Senders;
@@ -107,6 +108,7 @@ struct Shared {
     wish: sampler::Wish,
     capacities: Arc<Capacities>,
     hints: Published<Hint>,
+    recoveries: Published<Recoveries>,
 }
 
 impl Shared {
@@ -124,9 +126,18 @@ impl Shared {
             senders: Senders::default(),
             capacities: Arc::default(),
             hints: Published::new(core.hint()),
+            recoveries: Published::default(),
             config: Published::new(config),
             tls: Published::new(tls),
             metrics,
+        }
+    }
+
+    fn snapshots(&self) -> control::Snapshots {
+        control::Snapshots {
+            topology: self.topology.clone(),
+            config: self.config.clone(),
+            recoveries: self.recoveries.clone(),
         }
     }
 
@@ -164,7 +175,7 @@ impl Start<'_> {
         first_answers(&shared.topology).await;
 
         let (control, commands) =
-            control::channel(Arc::clone(&shared.proxy), cluster.clone(), shared.topology.clone());
+            control::channel(Arc::clone(&shared.proxy), cluster.clone(), shared.snapshots());
         let view: Arc<dyn AdminView> = Arc::new(self.view(&shared));
         self.keep_averages(&view);
         http::start(&shared.config.load(), &self.tasks, &view, &shared.metrics).await?;
@@ -212,6 +223,7 @@ impl Start<'_> {
             clock: self.clock,
             events: shared.events.clone(),
             hints: shared.hints.clone(),
+            recoveries: shared.recoveries.clone(),
         };
         if let Some(path) = shared.config.load().status_file.clone() {
             status_file::keep(&self.tasks, path, shared.hints.clone());
@@ -256,6 +268,7 @@ impl Start<'_> {
             events: shared.events.clone(),
             health: shared.health.clone(),
             senders: shared.senders.clone(),
+            recoveries: shared.recoveries.clone(),
             averages: Arc::new(Averages::new(self.clock.started())),
         }
     }

@@ -139,6 +139,7 @@ pub(crate) fn settings(config: &Config) -> Settings {
         promote_within: config.promotion_timeout,
         drain: config.detach_drain_timeout,
         switch_within: config.switchover_timeout,
+        join_within: config.recovery_timeout,
     };
     Settings { settle: SETTLE, failback, failover }
 }

@@ -23,6 +23,7 @@ use crate::clock::Clock;
 use crate::events::Events;
 use crate::health::Health;
 use crate::memory;
+use crate::recoveries::{Recoveries, Told};
 use crate::senders::{Senders, Sending};
 use crate::statements;
 
@@ -40,6 +41,7 @@ pub(crate) struct View {
     pub(crate) events: Events,
     pub(crate) health: Health,
     pub(crate) senders: Senders,
+    pub(crate) recoveries: Published<Recoveries>,
 }
 
 impl View {
@@ -68,6 +70,7 @@ impl View {
             reason: report.map_or(Reason::NotChecked, |report| report.reason).as_str(),
             failed_checks: report.map_or(0, |report| report.failures),
             upstream: facts.and_then(upstream),
+            recovery: self.recoveries.load().latest(node.id).and_then(Told::progress),
         }
     }
 }

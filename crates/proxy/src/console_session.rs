@@ -19,7 +19,7 @@ use crate::stream::Stream;
 /// The longest message that the console takes (bytes).
 const MESSAGE_LIMIT: usize = 1024 * 1024;
 /// How often who waits is told how far a statement is.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const TELL_EVERY: Duration = Duration::from_secs(1);
 /// How long a client may take to take its last message.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 /// What drivers look for when they connect. The version is one that they know, and ours behind it.
@@ -243,7 +243,8 @@ async fn next_step(
     .await
 }
 
-fn cancelled() -> PgError {
+/// For whoever does not wait any longer.
+pub(crate) fn cancelled() -> PgError {
     PgError::error(SqlState::QUERY_CANCELED, "canceling statement due to user request")
         .with_detail("What it has begun goes on: SHOW STATE and SHOW NODES tell how far it is.")
 }

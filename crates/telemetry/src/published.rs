@@ -18,6 +18,12 @@ impl<T> Clone for Published<T> {
     }
 }
 
+impl<T: Default> Default for Published<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
 /// A reader that keeps the value it saw last; [`Reader::load`] is a pointer compare when nothing changed.
 #[derive(Debug, Clone)]
 pub struct Reader<T> {

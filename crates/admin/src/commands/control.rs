@@ -124,6 +124,10 @@ pub(super) fn detach<'a>(scene: &Scene<'a>) -> Action<'a> {
     ordered(scene, if scene.argument.len() > 1 { NodeOrder::DetachNow } else { NodeOrder::Detach })
 }
 
+pub(super) fn recover<'a>(scene: &Scene<'a>) -> Action<'a> {
+    ordered(scene, NodeOrder::Recover)
+}
+
 pub(super) fn promote<'a>(scene: &Scene<'a>) -> Action<'a> {
     ordered(scene, NodeOrder::Promote)
 }

@@ -11,7 +11,8 @@ use crate::words::Word;
 type Line = fn(&Scene<'_>) -> Option<String>;
 
 /// The commands that may take long.
-const LINES: &[(&str, Line)] = &[("PAUSE", paused), ("WAIT_CLOSE", closing), ("PROMOTE NODE", promoted)];
+const LINES: &[(&str, Line)] =
+    &[("PAUSE", paused), ("WAIT_CLOSE", closing), ("PROMOTE NODE", promoted), ("RECOVER NODE", recovered)];
 
 /// How far the command with these words is.
 pub(crate) fn of(words: &str, scene: &Scene<'_>) -> Option<String> {
@@ -71,4 +72,9 @@ fn promoted(scene: &Scene<'_>) -> Option<String> {
     let waits = plural(waiting, "session waits", "sessions wait");
     let parts = [left, Some(format!("node {to} is {}, {delay}", node.seen_role.as_str())), Some(waits)];
     Some(parts.into_iter().flatten().collect::<Vec<_>>().join("; "))
+}
+
+fn recovered(scene: &Scene<'_>) -> Option<String> {
+    let node: u16 = scene.argument.first().and_then(Word::value)?.parse().ok()?;
+    scene.view.nodes().into_iter().find(|row| row.id == NodeId(node))?.recovery
 }

@@ -268,6 +268,12 @@ pub const COMMANDS: &[Command] = &[
         "Makes a standby the primary: new transactions wait, running ones end, it catches up.",
         control::promote,
     ),
+    act(
+        "RECOVER NODE",
+        NODE,
+        "Rebuilds a node that is out of service with recovery_command, and takes it back when it streams.",
+        control::recover,
+    ),
     act("KILL", DATABASE, "Ends all clients now; new ones wait until RESUME.", control::kill),
     act(
         "KILL_CLIENT",

@@ -38,6 +38,8 @@ pub enum NodeOrder {
     DetachNow,
     /// Make it the primary.
     Promote,
+    /// Rebuild it.
+    Recover,
 }
 
 /// Something that is being carried out.
@@ -105,11 +107,11 @@ pub trait AdminControl: Send + Sync {
     /// They are already.
     fn disable(&self, database: String) -> Outcome<'_, ()>;
 
-    /// Attaches, detaches or promotes a node; the answer tells in words what was done or has begun. A promotion is
-    /// waited for.
+    /// Attaches, detaches, promotes or recovers a node; the answer tells in words what was done or has begun. A
+    /// promotion and a recovery are waited for.
     ///
     /// # Errors
-    /// It is refused, with the reason; a promotion was called off or has failed.
+    /// It is refused, with the reason; a promotion was called off or has failed; a recovery has failed.
     fn node(&self, order: NodeOrder, node: u16) -> Outcome<'_, String>;
 
     /// Forgets what was counted for each statement.

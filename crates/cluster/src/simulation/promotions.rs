@@ -68,7 +68,7 @@ impl World {
                     _ => HookOutcome::Done,
                 }
             }
-            Hook::Failover | Hook::Failback => HookOutcome::Done,
+            Hook::Failover | Hook::Failback | Hook::Recovery => HookOutcome::Done,
             Hook::FollowPrimary => {
                 let newest = self.newest_timeline();
                 let it = &mut self.servers[self.order[call.node.index()]];

@@ -13,8 +13,7 @@ const LOGS: &str =
 const CACHE: &str = "there is no query cache";
 const REPLICATION: &str = "there is no native replication mode";
 const WATCHDOG: &str = "there is no watchdog: several pgweir need no leader; a floating address is keepalived's or the load balancer's";
-const RECOVERY: &str =
-    "a lost node is rebuilt outside (etc/failover/rejoin.sh, Patroni, repmgr); auto_failback takes it back";
+const RECOVERY: &str = "RECOVER NODE runs recovery_command, on pgweir's machine and as its user: see recovery_command in docs/import.md";
 const CATALOG: &str =
     "tables, functions and views are known from the catalog, looked at every catalog_check_period";
 const CIPHERS: &str = "TLS 1.2 and 1.3 with the library's own choice of ciphers";
@@ -186,6 +185,7 @@ pub(super) const FATES: Fates = &[
     ),
     ("auto_failback", Key("auto_failback", Flag)),
     ("auto_failback_interval", Key("auto_failback_interval", Time("s"))),
+    ("recovery_timeout", Key("recovery_timeout", Time("s"))),
     ("recovery_*", Gone(RECOVERY)),
     ("client_idle_limit_in_recovery", Gone(RECOVERY)),
     ("use_watchdog", Gone(WATCHDOG)),

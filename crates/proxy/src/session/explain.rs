@@ -91,6 +91,10 @@ impl Console for Explainer {
             None => self.console.run(caller, sql),
         }
     }
+
+    fn progress(&self, caller: &Caller, sql: &str) -> Option<String> {
+        self.console.progress(caller, sql)
+    }
 }
 
 fn columns() -> Vec<Column> {

@@ -7,15 +7,18 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use protocol::console::{Answer, Caller, Console, Context, Next, SessionAsk, Status};
-use protocol::error::PgError;
+use protocol::error::{PgError, write_notice};
 use protocol::frame::{HEADER_LEN, frontend_header};
 use protocol::message::{self, Object, TxStatus, View};
 use protocol::sqlstate::SqlState;
 use protocol::table::{Cell, Table};
 
+use super::acquire::Interrupt;
 use super::own::SessionConsole;
 use super::{End, Session};
+use crate::console_session::{TELL_EVERY, cancelled};
 use crate::engine::{Boundary, Unit, Violation};
+use crate::registry::Flag;
 use crate::statements::put_header;
 
 impl Session {
@@ -73,8 +76,8 @@ impl Session {
         let caller = self.caller();
         let begun = self.skips_local_messages() || self.begin_message(&caller, header.tag, &message);
         let body = message.get(HEADER_LEN..).unwrap_or_default();
-        if begun && !feed(self, &caller, status, header.tag, body).await {
-            return Err(End::Terminated);
+        if begun {
+            feed(self, &caller, status, header.tag, body).await?;
         }
         if !self.skips_local_messages() {
             self.note_message(header.tag, &message);
@@ -206,8 +209,14 @@ impl Session {
     }
 }
 
-/// Feeds one message; false when the client says goodbye.
-async fn feed(session: &mut Session, caller: &Caller, status: TxStatus, tag: u8, body: &[u8]) -> bool {
+/// Feeds one message.
+async fn feed(
+    session: &mut Session,
+    caller: &Caller,
+    status: TxStatus,
+    tag: u8,
+    body: &[u8],
+) -> Result<(), End> {
     let console = session.explainer();
     let console = SessionConsole { console: &console, consistency: session.consistency() };
     let context = Context { console: &console, caller, status: Status::Session(status.as_byte()) };
@@ -217,15 +226,43 @@ async fn feed(session: &mut Session, caller: &Caller, status: TxStatus, tag: u8,
     loop {
         match next {
             Next::Run(sql) => {
-                let result = console.run(caller, &sql).await;
+                let result = run(session, &console, caller, &sql).await?;
                 let result = result.and_then(|answer| session.carry_out(answer));
                 let local = session.local.get_or_insert_default();
                 let mut after = Next::Wait;
                 session.to_client.own(|own| after = local.answer(&context, result, own));
                 next = after;
             }
-            Next::Wait => return true,
-            _ => return false,
+            Next::Wait => return Ok(()),
+            _ => return Err(End::Terminated),
+        }
+    }
+}
+
+/// Runs a statement to its end, or until it is cancelled; tells meanwhile how far it is. What it has begun goes on
+/// without the session.
+async fn run(
+    session: &mut Session,
+    console: &dyn Console,
+    caller: &Caller,
+    sql: &str,
+) -> Result<Result<Answer, PgError>, End> {
+    let mut running = console.run(caller, sql);
+    let mut told = String::new();
+    loop {
+        match tokio::time::timeout(TELL_EVERY, session.watched_or_cancelled(&mut running)).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(Interrupt::End(end))) => return Err(end),
+            Ok(Err(Interrupt::Refused(_))) => return Ok(Err(cancelled())),
+            Err(_) => {}
+        }
+        if session.client.entry.has(Flag::Drain) {
+            return Err(End::Drained);
+        }
+        if let Some(line) = console.progress(caller, sql).filter(|line| *line != told) {
+            session.to_client.own(|own| write_notice(own, &PgError::notice(line.as_str())));
+            session.flush().await?;
+            told = line;
         }
     }
 }

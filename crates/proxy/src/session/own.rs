@@ -35,4 +35,8 @@ impl Console for SessionConsole<'_> {
             None => self.console.run(caller, sql),
         }
     }
+
+    fn progress(&self, caller: &Caller, sql: &str) -> Option<String> {
+        self.console.progress(caller, sql)
+    }
 }
