@@ -52,10 +52,12 @@ fn lose(cluster: &mut Cluster, weir: &Pgweir, node: usize) -> Result<PathBuf> {
     Ok(data)
 }
 
-/// Reads without a transaction go there.
-fn reads_reach(weir: &Pgweir, node: &str) -> Result<()> {
+/// Reads without a transaction go there. (A node that was copied has the primary's `cluster_name`.)
+fn reads_reach(cluster: &Cluster, weir: &Pgweir, node: usize) -> Result<()> {
+    let port = cluster.port(node).to_string();
+    let ask = format!("/* pgweir: node={node} */ SELECT inet_server_port()");
     let mut client = weir.client()?;
-    let reached = || -> bool { client.scalar(harness::WHERE).is_ok_and(|at| at == node) };
+    let reached = || -> bool { client.scalar(&ask).is_ok_and(|at| at == port) };
     ensure!(eventually(LIMIT, reached), "no read on {node}");
     Ok(())
 }
@@ -93,7 +95,7 @@ fn fo_04_a_standby_without_data_is_rebuilt_and_reads_go_there_again() -> Result<
     assert_eq!(reason(&weir, 2), "recovering");
     std::fs::write(&go, "")?;
     weir.wait_nodes(3)?;
-    reads_reach(&weir, "n2")?;
+    reads_reach(&cluster, &weir, 2)?;
     assert_eq!(cluster.scalar(2, "SELECT count(*) FROM t")?, "1");
     let log = weir.log();
     ensure!(log.contains("copying anew"), "not by pg_basebackup");
@@ -123,7 +125,7 @@ fn fo_04_an_old_primary_is_rewound() -> Result<()> {
     ensure!(done && said.contains("RECOVER NODE 0: done"), "{said}");
     let states = promotion::states(&weir)?;
     assert_eq!(states[0], ("up".to_owned(), "standby".to_owned()), "up when the command ends");
-    reads_reach(&weir, "n0")?;
+    reads_reach(&cluster, &weir, 0)?;
     ensure!(!weir.log().contains("copying anew"), "not by pg_rewind");
     let (done, said) = weir.shell(&["recover", "1"])?;
     ensure!(!done && said.contains("is the primary"), "{said}");
@@ -216,7 +218,7 @@ fn ad_04_an_ordinary_session_recovers_and_hears_how_far_it_is() -> Result<()> {
     admin.send(&msgs().P("", "PGWEIR RECOVER NODE 1").B("", "", &[]).E().S())?;
     let said = admin.read_ready(1)?.to_string();
     ensure!(said.contains("C(RECOVER)") && said.ends_with("Z(I)"), "{said}");
-    reads_reach(&weir, "n1")
+    reads_reach(&cluster, &weir, 1)
 }
 
 /// PROMOTE and DETACH in an ordinary session are told and cancelled in the same way; the wait goes, what was begun does not.

@@ -23,14 +23,16 @@ rejoin_here='
 set -eu
 bin=$1 directory=$2 source=$3 conninfo=$4 port=$5
 "$bin/pg_ctl" stop -s -m fast -w -t 60 -D "$directory" 2>/dev/null || true
-settings=$(cat "$directory/postgresql.auto.conf" 2>/dev/null || true)
+own="$directory/postgresql.auto.conf"
+settings=$(cat "$own" 2>/dev/null || true)
 if [ ! -f "$directory/global/pg_control" ] || ! "$bin/pg_rewind" --no-sync -D "$directory" --source-server="$source"; then
     echo "there is nothing that pg_rewind can use; copying anew"
     rm -rf "$directory.new"
     "$bin/pg_basebackup" -D "$directory.new" -d "$source" -X stream -c fast --no-sync
     [ -d "$directory" ] || mkdir -m 700 "$directory"
     find "$directory" -mindepth 1 -maxdepth 1 ! -name "*.conf" ! -name log -exec rm -rf {} +
-    # Its own configuration stays; what it has none of comes with the copy.
+    # Its own configuration stays; what it has none of comes with the copy: a standby needs what its primary has.
+    [ -e "$own" ] || settings=$(cat "$directory.new/postgresql.auto.conf")
     for conf in "$directory.new"/*.conf; do
         [ -e "$directory/${conf##*/}" ] || mv "$conf" "$directory/"
     done
@@ -39,10 +41,10 @@ if [ ! -f "$directory/global/pg_control" ] || ! "$bin/pg_rewind" --no-sync -D "$
 fi
 quoted=$(printf %s "$conninfo" | sed "s/'"'"'/'"''"'/g")
 {
-    # The settings of the node itself, not those that came with the copy.
+    # The settings of the node itself, where it has some, not those that came with the copy.
     printf "%s\n" "$settings" | grep -v "^primary_conninfo *=" || true
     printf "primary_conninfo = '"'%s'"'\n" "$quoted"
-} >"$directory/postgresql.auto.conf"
+} >"$own"
 : >"$directory/standby.signal"
 "$bin/pg_ctl" start -s -w -t 60 -D "$directory" -l "${PGLOG:-$directory/../log}" -o "-p $port" </dev/null
 '

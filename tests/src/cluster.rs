@@ -334,7 +334,12 @@ impl Cluster {
     /// # Errors
     /// When it is not running.
     pub fn kill9(&mut self, node: usize) -> Result<()> {
-        let mut server = self.nodes[node].server.take().with_context(|| format!("n{node} is not running"))?;
+        let Some(mut server) = self.nodes[node].server.take() else {
+            // A script has started it.
+            ensure!(!procs::under(&self.nodes[node].dir).is_empty(), "n{node} is not running");
+            procs::kill_all_under(&self.nodes[node].dir);
+            return Ok(());
+        };
         procs::send(server.id(), Signal::KILL);
         procs::kill_all_under(&self.nodes[node].dir);
         procs::wait(&mut server, Duration::from_secs(10))?;

@@ -210,6 +210,7 @@ impl Actor {
         let actions = self.core.step(self.outlets.clock.now(), event);
         self.core.check_invariants()?;
         let mut outcome = Ok(());
+        let mut recoveries = Vec::new();
         for action in actions {
             match action {
                 Action::Publish(topology) => self.publish(topology),
@@ -219,7 +220,10 @@ impl Actor {
                 Action::Recover(recovery) => self.hands.recover(recovery, self.core.topology()),
                 Action::StopRecovery { run } => self.hands.stop_recovery(run),
                 Action::Record(record) => {
-                    reports_change |= matches!(record, Record::Recovery { .. });
+                    if let Record::Recovery { run, node, step } = &record {
+                        reports_change = true;
+                        recoveries.push((*run, *node, *step));
+                    }
                     self.measure(&record);
                     self.record(record);
                 }
@@ -229,6 +233,10 @@ impl Actor {
         if reports_change {
             self.outlets.reports.publish(self.core.reports());
             self.remember();
+        }
+        // Last: who waits for a recovery looks at its node next.
+        for (run, node, step) in recoveries {
+            self.note(|recoveries| recoveries.step(run, node, step));
         }
         Ok(outcome)
     }
@@ -340,7 +348,6 @@ impl Actor {
             }
             Record::Failover(progress) => say(progress),
             Record::Recovery { run, node, step } => {
-                self.note(|recoveries| recoveries.step(run, node, step));
                 let (address, step) = (name(node), step.as_str());
                 tracing::warn!(node = node.0, address, run, step, "recovery");
             }

@@ -109,6 +109,8 @@ struct CancelState {
     on_their_way: u32,
     /// A request was sent and not seen to arrive.
     doubtful: bool,
+    /// The client waits for us, not for its backend.
+    runs_here: bool,
 }
 
 /// What a client leaves behind with its backend.
@@ -322,6 +324,11 @@ impl ClientEntry {
         cancel.key.as_ref().map(|key| Lease { address: Arc::clone(&key.address), role: cancel.role })
     }
 
+    /// What it has asked for is done here (or no more), whatever backend it has: a cancel request is not for that.
+    pub(crate) fn runs_here(&self, here: bool) {
+        self.cancel.lock().runs_here = here;
+    }
+
     /// It gives its backend back.
     pub fn unbind(&self) -> Unbound {
         let mut cancel = self.cancel.lock();
@@ -371,7 +378,7 @@ impl ClientEntry {
     /// A cancel request came: where to send it on. The backend stays with the client meanwhile.
     pub fn begin_cancel(self: &Arc<Self>) -> Option<CancelOnItsWay> {
         let mut cancel = self.cancel.lock();
-        let Some(key) = cancel.key.clone() else {
+        let Some(key) = cancel.key.clone().filter(|_| !cancel.runs_here) else {
             // Not behind the lock: who gets a backend meanwhile has looked whether it was cancelled already.
             self.raise(Flag::Cancel);
             return None;

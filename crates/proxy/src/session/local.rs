@@ -247,6 +247,18 @@ async fn run(
     caller: &Caller,
     sql: &str,
 ) -> Result<Result<Answer, PgError>, End> {
+    session.client.entry.runs_here(true);
+    let done = run_and_tell(session, console, caller, sql).await;
+    session.client.entry.runs_here(false);
+    done
+}
+
+async fn run_and_tell(
+    session: &mut Session,
+    console: &dyn Console,
+    caller: &Caller,
+    sql: &str,
+) -> Result<Result<Answer, PgError>, End> {
     let mut running = console.run(caller, sql);
     let mut told = String::new();
     loop {
