@@ -735,5 +735,10 @@ fn secrets_are_shown_nowhere() -> Result<()> {
     assert_eq!(outsider.err().map(|error| sqlstate(&error).to_owned()), Some("42501".to_owned()));
     let metrics = harness::http_get(weir.metrics_port(), "/metrics")?.body;
     ensure!(!metrics.contains("hush") && !weir.log().contains("hush"), "a secret in metrics or log");
+    // What every user of the machine sees of a process, and what its children inherit.
+    for file in ["cmdline", "environ"] {
+        let bytes = std::fs::read(format!("/proc/{}/{file}", weir.pid()))?;
+        ensure!(!String::from_utf8_lossy(&bytes).contains("hush"), "a secret in {file}");
+    }
     Ok(())
 }
