@@ -135,6 +135,7 @@ impl Engine {
     fn is_nobodys(&self, tag: u8) -> bool {
         matches!(tag, b'D' | b'T' | b'd' | b'2' | b'n' | b't')
             && self.chase.is_none()
+            && self.settings.spliced.is_none()
             && !self.stand_in.is_pending()
     }
 
