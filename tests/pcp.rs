@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use harness::promotion::script;
 use harness::tools::{Output, run};
 use harness::{Cluster, ClusterOptions, Pgweir, PgweirOptions, eventually, outside, procs};
 
@@ -16,6 +17,10 @@ struct Rig {
 
 /// None where the programs are not installed.
 fn rig(standbys: usize) -> Result<Option<Rig>> {
+    rig_with(standbys, |_| String::new())
+}
+
+fn rig_with(standbys: usize, further: impl Fn(&Cluster) -> String) -> Result<Option<Rig>> {
     if outside::command("pcp_node_count")?.is_none() {
         return Ok(None);
     }
@@ -31,8 +36,9 @@ fn rig(standbys: usize) -> Result<Option<Rig>> {
         std::fs::set_permissions(cluster.root().join(name), mode)?;
     }
     let yaml = format!(
-        "pcp_listen_addresses: [\"127.0.0.1\"]\npcp_port: {port}\npcp_conf_file: \"{}\"",
-        file.display()
+        "pcp_listen_addresses: [\"127.0.0.1\"]\npcp_port: {port}\npcp_conf_file: \"{}\"\n{}",
+        file.display(),
+        further(&cluster)
     );
     let weir = Pgweir::start_with(&cluster, &PgweirOptions::yaml(&yaml))?;
     Ok(Some(Rig { cluster, weir, port }))
@@ -101,6 +107,27 @@ fn pcp_programs_tell_what_show_tells() -> Result<()> {
     let status = rig.said("pcp_pool_status", &[])?;
     ensure!(status.contains("pcp_port") && status.contains(&rig.port.to_string()), "{status}");
     ensure!(!status.contains("value: pgweir\ndesc : That user's password"), "a secret is shown");
+    Ok(())
+}
+
+/// PP-11: a node of which nothing is left is there again when the program has ended, and how far it is is said nowhere
+/// but in the log.
+#[test]
+fn pcp_recovery_node_brings_a_lost_node_back() -> Result<()> {
+    let recovery = |cluster: &Cluster| {
+        format!("recovery_command: \"{}\"", script(cluster, "rejoin.sh", "%h %p %D %H %r"))
+    };
+    let Some(mut rig) = rig_with(1, recovery)? else { return Ok(()) };
+    rig.cluster.kill9(1)?;
+    std::fs::remove_dir_all(rig.cluster.data(1))?;
+    let status = |rig: &Rig| rig.said("pcp_node_info", &["-n", "1"]);
+    let is_down = || status(&rig).is_ok_and(|info| info.split(' ').nth(4) == Some("down"));
+    ensure!(eventually(LIMIT, is_down), "{:?}", status(&rig));
+    let said = rig.said("pcp_recovery_node", &["-n", "1"])?;
+    ensure!(said.contains("Command Successful"), "{said}");
+    let info = status(&rig)?;
+    assert_eq!(info.split(' ').nth(4), Some("up"), "{info}");
+    assert_eq!(rig.cluster.scalar(1, "SELECT pg_is_in_recovery()")?, "t");
     Ok(())
 }
 

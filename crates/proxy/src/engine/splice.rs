@@ -94,10 +94,12 @@ impl Engine {
             return false;
         };
         let view = ErrorView::parse(message.get(HEADER_LEN..).unwrap_or_default());
+        // A position that is none is passed as it came.
         let position = view.field(b'P').and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
-        let Some(position) = position.map(|position| splice.original(position).to_string()) else {
+        let Some(position) = position.and_then(|position| splice.original(position)) else {
             return false;
         };
+        let position = position.to_string();
         let len = |(kind, text): (u8, &[u8])| 2 + if kind == b'P' { position.len() } else { text.len() };
         out.own(|own| {
             put_header(
@@ -133,13 +135,11 @@ impl Spliced {
 }
 
 impl Splice {
-    /// The position (from 1) in the client's text of one in the server's.
-    fn original(&self, position: usize) -> usize {
-        let mut ours = 0;
-        for (begin, len) in &self.insertions {
-            ours += (position - 1).saturating_sub(*begin).min(*len);
-        }
-        position - ours
+    /// The position (from 1) in the client's text of one in the server's; `None` of 0, which no server means.
+    fn original(&self, position: usize) -> Option<usize> {
+        let before = position.checked_sub(1)?;
+        let ours = self.insertions.iter().map(|(begin, len)| before.saturating_sub(*begin).min(*len));
+        position.checked_sub(ours.sum())
     }
 }
 
@@ -163,9 +163,11 @@ mod tests {
         spliced.text.extend_from_slice(b" x; y;");
         spliced.put(&["SET c=3".to_owned()]);
         let (splice, text) = (spliced.splice, String::from_utf8(spliced.text).unwrap());
-        let at = |what: &str| splice.original(text[..text.find(what).unwrap()].chars().count() + 1);
+        let at = |what: &str| splice.original(text[..text.find(what).unwrap()].chars().count() + 1).unwrap();
         assert_eq!((at("RÉ"), at("x"), at("y")), (1, 8, 11));
-        assert_eq!(splice.original(text.chars().count() + 1), "RÉSET; x; y;".chars().count() + 1);
+        assert_eq!(splice.original(text.chars().count() + 1), Some("RÉSET; x; y;".chars().count() + 1));
+        assert_eq!(splice.original(0), None, "a server that lies");
+        assert!(splice.original(usize::MAX).is_some());
         assert_eq!(at("a=1"), 7, "in ours: where it stands");
     }
 }

@@ -250,6 +250,8 @@ async fn run(
     session.client.entry.runs_here(true);
     let done = run_and_tell(session, console, caller, sql).await;
     session.client.entry.runs_here(false);
+    // One that came too late is not for what follows.
+    session.client.entry.lower(Flag::Cancel);
     done
 }
 
