@@ -133,6 +133,20 @@ pub enum TxControl {
     Mixed,
 }
 
+impl TxControl {
+    /// It ends the transaction, and none begins.
+    #[must_use]
+    pub fn ends(self) -> bool {
+        matches!(self, Self::Commit { chain: false } | Self::Rollback { chain: false })
+    }
+
+    /// It ends the transaction, and another one begins at once.
+    #[must_use]
+    pub fn chains(self) -> bool {
+        matches!(self, Self::Commit { chain: true } | Self::Rollback { chain: true })
+    }
+}
+
 /// State that cannot be moved and holds a session to its backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PinReason {

@@ -119,7 +119,7 @@ impl Engine {
             b'Q' | b'P' => message.windows(5).any(|word| word.eq_ignore_ascii_case(b"chain")),
             b'B' => named_statement(b'B', message)
                 .and_then(|name| self.statements.any(name))
-                .is_some_and(|statement| is_chain(statement.verdict().tx)),
+                .is_some_and(|statement| statement.verdict().tx.chains()),
             _ => false,
         }
     }
@@ -227,18 +227,13 @@ fn is_local(verdict: &Verdict) -> bool {
     verdict.effect == Effect::Console
 }
 
-fn is_chain(tx: TxControl) -> bool {
-    matches!(tx, TxControl::Commit { chain: true } | TxControl::Rollback { chain: true })
-}
-
 /// COMMIT or ROLLBACK AND CHAIN, and nothing else.
 fn chains(unit: &Unit) -> bool {
-    let chain =
-        matches!(unit.verdict.tx, TxControl::Commit { chain: true } | TxControl::Rollback { chain: true });
-    chain && unit.verdict.statements == 1 && matches!(unit.boundary, Boundary::Query | Boundary::Sync)
+    unit.verdict.tx.chains()
+        && unit.verdict.statements == 1
+        && matches!(unit.boundary, Boundary::Query | Boundary::Sync)
 }
 
 fn ends(verdict: &Verdict) -> bool {
-    let end = matches!(verdict.tx, TxControl::Commit { chain: false } | TxControl::Rollback { chain: false });
-    end && verdict.statements == 1
+    verdict.tx.ends() && verdict.statements == 1
 }

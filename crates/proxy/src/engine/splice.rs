@@ -16,6 +16,9 @@ use super::{Engine, Env};
 use crate::out::Out;
 use crate::statements::put_header;
 
+/// More of ours than this is not put into a string (bytes): what it resets is then the server's while the backend is held.
+const MOST: usize = 64 * 1024;
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Splice {
@@ -25,9 +28,11 @@ pub(super) struct Splice {
 }
 
 /// A text with statements of ours in it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Spliced {
-    pub(super) text: Vec<u8>,
+    text: Vec<u8>,
+    /// How long that is (characters).
+    characters: usize,
     splice: Splice,
 }
 
@@ -42,21 +47,30 @@ impl Engine {
         env: &Env<'_>,
     ) -> Option<Spliced> {
         let sql = sql.filter(|_| ops.len() > 1 && self.settings.has_startup())?;
-        let again: Vec<Vec<String>> = ops.iter().map(|op| self.settings.startup_again(op)).collect();
-        if again.iter().all(Vec::is_empty) {
+        let mut again = Vec::new();
+        let mut ours = 0;
+        for op in ops {
+            let statements = self.settings.startup_again(op);
+            ours += statements.iter().map(String::len).sum::<usize>();
+            again.push(statements);
+            if ours > MOST {
+                return None;
+            }
+        }
+        if ours == 0 {
             return None;
         }
         let ends = router::statement_ends(sql, env.standard_conforming);
-        let mut spliced = Spliced { text: Vec::new(), splice: Splice::default() };
+        let mut spliced = Spliced::default();
         let (mut all, mut from) = (VecDeque::new(), 0);
         for ((end, again), step) in ends.into_iter().zip(&again).zip(std::mem::take(steps)) {
-            spliced.text.extend(sql.get(from..end).unwrap_or_default());
+            spliced.add(sql.get(from..end).unwrap_or_default());
             from = end;
             all.push_back(step);
             spliced.put(again);
             all.extend(again.iter().map(|_| Step { op: SessionOp::Nothing, made: None, of: Owner::Ours }));
         }
-        spliced.text.extend(sql.get(from..).unwrap_or_default());
+        spliced.add(sql.get(from..).unwrap_or_default());
         *steps = all;
         Some(spliced)
     }
@@ -119,18 +133,23 @@ impl Engine {
 }
 
 impl Spliced {
+    fn add(&mut self, text: &[u8]) {
+        self.text.extend_from_slice(text);
+        self.characters += characters(text);
+    }
+
     fn put(&mut self, statements: &[String]) {
         if statements.is_empty() {
             return;
         }
-        let begin = characters(&self.text);
+        let begin = self.characters;
         // What stands in front may be a comment up to the end of the line.
-        self.text.extend_from_slice(b"\n;");
+        self.add(b"\n;");
         for statement in statements {
-            self.text.extend_from_slice(statement.as_bytes());
-            self.text.push(b';');
+            self.add(statement.as_bytes());
+            self.add(b";");
         }
-        self.splice.insertions.push((begin, characters(&self.text) - begin));
+        self.splice.insertions.push((begin, self.characters - begin));
     }
 }
 
@@ -157,10 +176,11 @@ mod tests {
 
     #[test]
     fn positions_are_those_of_the_clients_text() {
-        let mut spliced = Spliced { text: "RÉSET;".into(), splice: Splice::default() };
+        let mut spliced = Spliced::default();
+        spliced.add("RÉSET;".as_bytes());
         spliced.put(&["SET a=1".to_owned(), "SET b=2".to_owned()]);
         assert_eq!(String::from_utf8(spliced.text.clone()).unwrap(), "RÉSET;\n;SET a=1;SET b=2;");
-        spliced.text.extend_from_slice(b" x; y;");
+        spliced.add(b" x; y;");
         spliced.put(&["SET c=3".to_owned()]);
         let (splice, text) = (spliced.splice, String::from_utf8(spliced.text).unwrap());
         let at = |what: &str| splice.original(text[..text.find(what).unwrap()].chars().count() + 1).unwrap();

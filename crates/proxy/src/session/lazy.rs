@@ -101,7 +101,7 @@ impl Session {
     pub(super) fn answer_lazily(&mut self, unit: &Unit) -> bool {
         let single =
             unit.verdict.statements == 1 && matches!(unit.boundary, Boundary::Query | Boundary::Sync);
-        let ends = ends_transaction(unit.verdict.tx) || chains_transaction(unit.verdict.tx);
+        let ends = unit.verdict.tx.ends() || unit.verdict.tx.chains();
         if self.lazy.has_failed() && !(single && ends) {
             self.refuse(unit, &in_failed_transaction());
             return true;
@@ -149,12 +149,12 @@ impl Session {
                 self.lazy.route = Some(Hint::parse(&route));
                 Some("SET")
             }
-            tx if self.lazy.is_open() && ends_transaction(tx) => {
+            tx if self.lazy.is_open() && tx.ends() => {
                 let undone = self.lazy.has_failed() || matches!(tx, TxControl::Rollback { .. });
                 self.lazy.clear();
                 Some(if undone { "ROLLBACK" } else { "COMMIT" })
             }
-            tx if self.lazy.has_failed() && chains_transaction(tx) => {
+            tx if self.lazy.has_failed() && tx.chains() => {
                 self.lazy = LazyTransaction::chained();
                 Some("ROLLBACK")
             }
@@ -178,14 +178,6 @@ impl Session {
             }
         });
     }
-}
-
-fn ends_transaction(tx: TxControl) -> bool {
-    matches!(tx, TxControl::Commit { chain: false } | TxControl::Rollback { chain: false })
-}
-
-fn chains_transaction(tx: TxControl) -> bool {
-    matches!(tx, TxControl::Commit { chain: true } | TxControl::Rollback { chain: true })
 }
 
 fn in_failed_transaction() -> PgError {

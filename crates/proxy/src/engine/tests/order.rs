@@ -186,6 +186,33 @@ fn rows_of_what_is_given_back_in_a_string_are_left_out() {
     );
 }
 
+/// A string of nothing but resets takes no memory that is many times its own.
+#[test]
+fn a_string_is_not_filled_without_end() {
+    let mut pair = Pair::primary();
+    pair.engine.start_settings(Arc::new(Settings::new([("app.x".to_owned(), "x".repeat(1000))])));
+    let row = [message('T', b"\0\0"), message('D', b"\0\x01"), message('C', b"SELECT 1\0"), z('I')].concat();
+    pair.client(&q("SELECT 1"), 1000);
+    assert_eq!(
+        pair.server(&[row.clone(), row.clone()].concat(), 1000),
+        row,
+        "the first is of what it begins with"
+    );
+    for (resets, is_filled) in [(60, true), (70, false)] {
+        let text = "RESET ALL;".repeat(resets);
+        let sent = pair.client(&q(&text), 1000);
+        assert_eq!(sent.len() > q(&text).len(), is_filled, "{resets}");
+        let done = message('C', b"RESET\0").repeat(resets);
+        let ours = message('C', b"SET\0");
+        let answer = match is_filled {
+            true => [message('C', b"RESET\0"), ours].concat().repeat(resets),
+            false => done.clone(),
+        };
+        let seen = pair.server(&[answer, z('I')].concat(), 10_000);
+        assert_eq!(seen, [done, z('I')].concat());
+    }
+}
+
 #[test]
 fn a_name_waits_for_the_batch_that_defines_it() {
     let mut pair = Pair::primary();
