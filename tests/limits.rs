@@ -361,6 +361,8 @@ fn to_08_a_server_without_connections_is_not_hammered() -> Result<()> {
     let mut clients = (0..CLIENTS).map(|_| weir.client()).collect::<Result<Vec<_>>>()?;
     cluster.sql(0, "ALTER ROLE bench CONNECTION LIMIT 0")?;
     cluster.sql(0, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'bench'")?;
+    // Whoever is lent one that is about to end hears of that.
+    cluster.wait_scalar(0, BACKENDS, "0", Duration::from_secs(30))?;
     let end = Instant::now() + Duration::from_secs(2);
     let asks = |client: &mut RawClient| -> Result<usize> {
         client.set_deadline(Duration::from_secs(15));
