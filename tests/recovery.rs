@@ -190,6 +190,53 @@ fn stopped(weir: &Pgweir, alive: &Path, hangs: &str) -> Result<()> {
     Ok(())
 }
 
+/// The primary dies while a standby is copied from it: the recovery is over, its command ends, and the next one copies from
+/// the new primary. A second administrator is told that somebody else is at it; a smart stop does not wait for the command.
+#[test]
+fn fo_04_a_failover_and_a_stop_in_the_middle_of_a_recovery() -> Result<()> {
+    let mut cluster = promotion::cluster(2, "")?;
+    let (go, alive) = (cluster.root().join("go"), cluster.root().join("alive"));
+    let command = format!("echo $$ > {}; {}", alive.display(), rejoin(&cluster, Some(&go)));
+    let mut weir = promoting(&cluster, &format!("recovery_command: \"{command}\""))?;
+    let pid = || std::fs::read_to_string(&alive).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    let gone = |pid: u32| eventually(LIMIT, || !Path::new(&format!("/proc/{pid}")).exists());
+    weir.client()?.simple("INSERT INTO t VALUES (1)")?;
+    cluster.wait_replay()?;
+    lose(&mut cluster, &weir, 2)?;
+    let (mut one, mut other) = (console(&weir)?, console(&weir)?);
+    one.send(&msgs().Q("RECOVER NODE 2"))?;
+    ensure!(eventually(LIMIT, || pid().is_some()), "it does not begin");
+    let first = pid().context("no pid")?;
+    assert_eq!(other.sqlstate_of("RECOVER NODE 2")?, "55000");
+    // A file that is refused changes nothing, and stops nobody.
+    let file = weir.dir().join("pgweir.yaml");
+    let good = std::fs::read_to_string(&file)?;
+    std::fs::write(&file, good.replace("recovery_command", "recover_command"))?;
+    assert_eq!(other.sqlstate_of("RELOAD")?, "F0000");
+    std::fs::write(&file, good)?;
+    ensure!(
+        reason(&weir, 2) == "recovering" && Path::new(&format!("/proc/{first}")).exists(),
+        "stopped by it"
+    );
+    cluster.kill9(0)?;
+    let said = one.read_ready(1)?.to_string();
+    ensure!(said.contains("E(55000)"), "{said}");
+    ensure!(gone(first), "the command goes on");
+    assert_eq!(primary(&weir, 0, LIMIT)?, 1);
+    // Anew, from the primary that there is now; and a stop meanwhile.
+    std::fs::remove_file(&alive)?;
+    one.send(&msgs().Q("RECOVER NODE 2"))?;
+    ensure!(eventually(LIMIT, || pid().is_some()), "it does not begin anew");
+    let second = pid().context("no pid")?;
+    weir.signal(rustix::process::Signal::TERM);
+    let said = one.read_to_end()?.to_string();
+    ensure!(said.contains("E(57P01)"), "{said}");
+    drop(other);
+    assert_eq!(weir.wait_exit(LIMIT)?, 0);
+    ensure!(gone(second), "the command goes on without pgweir");
+    Ok(())
+}
+
 /// An administrator's ordinary session hears how far it is as well, inside of a transaction too, and may cancel; others may not
 /// do it at all.
 #[test]

@@ -152,33 +152,36 @@ impl Core {
         }
     }
 
-    /// Takes those back that are what they were to become; gives up those that take too long.
+    /// Takes those back that are what they were to become; gives up those that take too long, or whose primary is none now.
     pub(crate) fn join_recovered(&mut self, actions: &mut Vec<Action>) {
-        let joining = |member: &Member| member.recovery.as_ref().and_then(|it| it.joining_since);
-        let nodes: Vec<(NodeId, Moment)> =
-            with_ids(&self.members).filter_map(|(id, member)| Some((id, joining(member)?))).collect();
-        for (node, since) in nodes {
-            if let Some(end) = self.judge_recovered(node, since) {
+        let recovered = with_ids(&self.members).filter(|(_, member)| member.recovery.is_some());
+        for node in recovered.map(|(id, _)| id).collect::<Vec<_>>() {
+            if let Some(end) = self.judge_recovered(node) {
                 if let Some(member) =
                     self.members.get_mut(node.index()).filter(|_| end == RecoveryEnd::Joined)
                 {
                     member.attach();
                 }
                 self.end_recovery(node, end, actions);
-            } else if self.ticked {
+            } else if self.ticked && self.is_joining(node) {
                 actions.push(Action::Probe { node, after: Duration::ZERO });
             }
         }
     }
 
-    fn judge_recovered(&self, node: NodeId, since: Moment) -> Option<RecoveryEnd> {
+    fn is_joining(&self, node: NodeId) -> bool {
+        let recovery = self.members.get(node.index()).and_then(|member| member.recovery.as_ref());
+        recovery.is_some_and(|it| it.joining_since.is_some())
+    }
+
+    fn judge_recovered(&self, node: NodeId) -> Option<RecoveryEnd> {
         let member = self.members.get(node.index())?;
+        let recovery = member.recovery.as_ref()?;
         let primary = self.topology.primary.and_then(|id| Some((id, self.members.get(id.index())?)));
-        if let (Some((_, primary)), Some(recovery)) = (primary, &member.recovery)
-            && name(primary) != recovery.primary
-        {
+        if primary.is_some_and(|(_, primary)| name(primary) != recovery.primary) {
             return Some(RecoveryEnd::PrimaryChanged);
         }
+        let since = recovery.joining_since?;
         let told = member.answers == Some(true) && member.told_at() > Some(since);
         let is_of_us =
             !verdict::is_foreign(member, &self.memory) && !verdict::follows_the_past(member, &self.memory);
@@ -204,7 +207,8 @@ impl Core {
 
 /// What is to be done and said when a recovery is over.
 pub(crate) fn ended(recovery: &Recovering, node: NodeId, end: RecoveryEnd) -> Vec<Action> {
-    let stop = (end == RecoveryEnd::Stopped).then_some(Action::StopRecovery { run: recovery.run });
+    let still_runs = recovery.joining_since.is_none() && end != RecoveryEnd::CommandFailed;
+    let stop = still_runs.then_some(Action::StopRecovery { run: recovery.run });
     stop.into_iter().chain([record(recovery.run, node, RecoveryStep::Ended(end))]).collect()
 }
 

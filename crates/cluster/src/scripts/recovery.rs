@@ -73,11 +73,21 @@ fn what_fails_leaves_the_node_as_it_was() {
 
 #[test]
 fn a_new_primary_ends_it() {
+    let stops = |script: &Script| script.actions.contains(&Action::StopRecovery { run: 1 });
+    // While the command runs: it copies from what is no primary any more.
     let mut script = recovering();
-    script.ok(1, primary(2));
-    script.event(Event::RecoveryDone { run: 1, outcome: HookOutcome::Done });
-    assert!(ended(&script, RecoveryEnd::PrimaryChanged), "{:?}", script.actions);
+    script.ok(1, primary(2)).event(Event::Tick);
+    assert!(ended(&script, RecoveryEnd::PrimaryChanged) && stops(&script), "{:?}", script.actions);
     assert_eq!(script.core.topology().primary, Some(NodeId(1)));
+    script.event(Event::RecoveryDone { run: 1, outcome: HookOutcome::Done });
+    assert_eq!(script.actions, []);
+    // And behind it.
+    let mut script = recovering();
+    script
+        .event(Event::RecoveryDone { run: 1, outcome: HookOutcome::Done })
+        .ok(1, primary(2))
+        .event(Event::Tick);
+    assert!(ended(&script, RecoveryEnd::PrimaryChanged) && !stops(&script), "{:?}", script.actions);
 }
 
 #[test]
