@@ -6,6 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use harness::messages::{cancel_request, startup};
 use harness::{Login, Pgweir, RawClient, eventually, msgs, rig};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+/// Only a hang takes longer.
+const LIMIT: Duration = Duration::from_secs(30);
 
 const V3: u32 = 3 << 16;
 
@@ -306,5 +310,55 @@ fn au_10_guesses_are_rate_limited() -> Result<()> {
         }
     }
     assert_eq!(Login::new("other", "bench").connect(weir.port())?.scalar("SELECT 1")?, "1");
+    Ok(())
+}
+
+/// TO-02: this machine has no descriptor left. Who is connected shares the backends that there are, no node is taken for
+/// lost because none can be connected to, the log is not filled, and with descriptors everything goes on by itself.
+#[test]
+fn to_02_without_descriptors_no_node_is_lost() -> Result<()> {
+    let (_cluster, weir) =
+        rig(1, "health_check_period: 100ms\nhealth_check_max_retries: 0\nquery_wait_timeout: 5s")?;
+    let (mut one, mut others) = (weir.client()?, [weir.client()?, weir.client()?]);
+    others.iter_mut().for_each(|client| client.set_deadline(LIMIT));
+    one.simple("BEGIN; SELECT 7")?;
+    let before = files(&weir)?;
+    let few = Some(u64::try_from(weir.open_fds()?)? + 8);
+    limit_files(&weir, Rlimit { current: few, ..before })?;
+    let queued: Vec<RawClient> = (0..40).map(|_| RawClient::tcp(weir.port())).collect::<Result<_>>()?;
+    ensure!(eventually(LIMIT, || weir.log().contains("cannot accept")), "there are enough");
+    // Each needs the primary's only backend.
+    others.iter_mut().try_for_each(|client| client.send(&msgs().Q("BEGIN; SELECT 7")))?;
+    ensure!(eventually(LIMIT, || weir.log().contains("cannot connect to node")), "no need of one");
+    one.simple("COMMIT")?;
+    let mut said: Vec<String> =
+        others.iter_mut().map(|client| Ok(client.read_ready(1)?.to_string())).collect::<Result<_>>()?;
+    said.sort();
+    assert_eq!(said, ["C(BEGIN) T D(7) C(SELECT 1) Z(T)", "E(53000) Z(I)"]);
+    let lines = weir.log().matches("cannot accept").count();
+    ensure!(lines <= 3, "{lines} lines in {LIMIT:?}");
+    limit_files(&weir, before)?;
+    drop(queued);
+    for client in &mut others {
+        client.simple("ROLLBACK")?;
+        assert_eq!(client.scalar("SELECT 8")?, "8");
+    }
+    weir.client()?.scalar("SELECT 9")?;
+    let changes: Vec<_> = weir.admin("SHOW EVENTS")?.into_iter().filter(|row| row["now"] == "down").collect();
+    ensure!(changes.is_empty(), "{changes:?}");
+    Ok(())
+}
+
+/// The limits of open files that pgweir has.
+fn files(weir: &Pgweir) -> Result<Rlimit> {
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", weir.pid()))?;
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).context("no such line")?;
+    let mut numbers = line.split_whitespace().skip(3).map(|number| number.parse().ok());
+    Ok(Rlimit { current: numbers.next().flatten(), maximum: numbers.next().flatten() })
+}
+
+fn limit_files(weir: &Pgweir, limit: Rlimit) -> Result<()> {
+    let pid = Pid::from_raw(i32::try_from(weir.pid())?).context("no process")?;
+    prlimit(Some(pid), Resource::Nofile, limit)?;
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! What a probe asks a node, and how the answer reads.
 
-use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,11 +67,7 @@ impl ProbeError {
     /// What the failure is about.
     pub(crate) fn fault(&self) -> Fault {
         match self {
-            Self::Connect(ConnectError::Unreachable(error) | ConnectError::Resolve(error))
-                if is_ours(error) =>
-            {
-                Fault::Ours
-            }
+            Self::Connect(error) if error.is_ours() => Fault::Ours,
             Self::Connect(error) => Fault::Node(error.kind()),
             Self::Query(QueryError::Server(error))
                 if error.code().is_some_and(|code| code.is_not_ready()) =>
@@ -87,14 +82,6 @@ impl ProbeError {
             Self::Query(QueryError::Protocol(_)) | Self::Nonsense => Fault::Node(ConnectFailure::Protocol),
         }
     }
-}
-
-/// Errors of `socket` and `connect` that this machine's own shortage causes.
-fn is_ours(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    const SHORTAGES: [Errno; 6] =
-        [Errno::MFILE, Errno::NFILE, Errno::ADDRNOTAVAIL, Errno::NOBUFS, Errno::NOMEM, Errno::AGAIN];
-    error.raw_os_error().is_some_and(|code| SHORTAGES.iter().any(|shortage| shortage.raw_os_error() == code))
 }
 
 /// How much a node answers.
@@ -263,7 +250,7 @@ mod tests {
     #[test]
     fn a_shortage_here_is_not_the_nodes_fault() {
         let unreachable =
-            |code: i32| ProbeError::from(ConnectError::Unreachable(io::Error::from_raw_os_error(code)));
+            |code: i32| ProbeError::from(ConnectError::Unreachable(std::io::Error::from_raw_os_error(code)));
         let errno = |errno: rustix::io::Errno| errno.raw_os_error();
         assert_eq!(unreachable(errno(rustix::io::Errno::MFILE)).fault(), Fault::Ours);
         let refused = unreachable(errno(rustix::io::Errno::CONNREFUSED)).fault();

@@ -8,11 +8,12 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use config::Config;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use telemetry::Sparse;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpListener, UnixListener};
@@ -283,8 +284,10 @@ async fn accept_tcp(
     let mut inherited = keepalive();
     let local = listener.get_ref().local_addr().ok().filter(|local| !local.ip().is_unspecified());
     inherit(listener.get_ref(), &inherited)?;
+    let mut lines = Sparse::default();
     loop {
-        let Some((stream, peer)) = accept(&listener, |listener| listener.accept()).await else { continue };
+        let accepted = accept(&listener, &mut lines, |listener| listener.accept()).await;
+        let Some((stream, peer)) = accepted else { continue };
         let wanted = keepalive();
         if wanted != inherited {
             // Those in the backlog have the old ones.
@@ -302,8 +305,10 @@ async fn accept_unix(
     listener: AsyncFd<std::os::unix::net::UnixListener>,
     serve: impl Fn(Accepted),
 ) -> io::Result<()> {
+    let mut lines = Sparse::default();
     loop {
-        let Some((stream, _)) = accept(&listener, |listener| listener.accept()).await else { continue };
+        let accepted = accept(&listener, &mut lines, |listener| listener.accept()).await;
+        let Some((stream, _)) = accepted else { continue };
         match stream.set_nonblocking(true) {
             Ok(()) => serve(Accepted::Unix(stream)),
             Err(error) => tracing::debug!(error = %error, "connection lost before it was served"),
@@ -314,12 +319,15 @@ async fn accept_unix(
 /// The next connection; none, after a pause, when the system gives none.
 async fn accept<L: std::os::fd::AsRawFd, T>(
     listener: &AsyncFd<L>,
+    lines: &mut Sparse,
     accept: impl Fn(&L) -> io::Result<T>,
 ) -> Option<T> {
     match listener.async_io(Interest::READABLE, accept).await {
         Ok(accepted) => Some(accepted),
         Err(error) => {
-            tracing::warn!(error = %error, "cannot accept a connection");
+            if let Some(left_out) = lines.admit(Instant::now()) {
+                tracing::warn!(error = %error, left_out, "cannot accept a connection");
+            }
             tokio::time::sleep(ACCEPT_PAUSE).await;
             None
         }

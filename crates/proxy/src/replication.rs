@@ -101,7 +101,9 @@ async fn begin(
         if let Some(left_out) = shared.connect_log.admit(node, failure, &logged_in.user, Instant::now()) {
             tracing::warn!(node = %node, user = logged_in.user, failure = failure.as_str(), error = %error, left_out, "cannot connect to node for replication");
         }
-        shared.observe(Observation::ConnectFailed { node, epoch: topology.epoch, failure });
+        if !error.is_ours() {
+            shared.observe(Observation::ConnectFailed { node, epoch: topology.epoch, failure });
+        }
         End::Refused(error.to_client().into_fatal())
     })?;
     let entry = shared.registry.enter_server(NewServer {

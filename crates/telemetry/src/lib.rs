@@ -7,9 +7,11 @@ pub mod backoff;
 pub mod logging;
 pub mod metrics;
 pub mod published;
+pub mod sparse;
 pub mod tasks;
 
 pub use backoff::Backoff;
 pub use metrics::{Metrics, NodeMetrics};
 pub use published::{Published, Reader};
+pub use sparse::Sparse;
 pub use tasks::{Tasks, off_thread};

@@ -10,7 +10,7 @@ mod status;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -20,7 +20,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use telemetry::{Metrics, Tasks, metrics};
+use telemetry::{Metrics, Sparse, Tasks, metrics};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -89,6 +89,7 @@ struct Server {
 pub async fn serve(listener: TcpListener, tasks: Tasks, view: Arc<dyn AdminView>, metrics: Arc<Metrics>) {
     let server = Arc::new(Server { view, metrics });
     let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut lines = Sparse::default();
     loop {
         // The semaphore is never closed, so this fails never; the loop ends rather than spins if it does.
         let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
@@ -97,7 +98,9 @@ pub async fn serve(listener: TcpListener, tasks: Tasks, view: Arc<dyn AdminView>
                 tasks.spawn("http connection", connection(stream, Arc::clone(&server), permit));
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept an HTTP connection");
+                if let Some(left_out) = lines.admit(Instant::now()) {
+                    tracing::warn!(%error, left_out, "cannot accept an HTTP connection");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -12,11 +12,11 @@ mod wire;
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use protocol::md5::Md5Hash;
-use telemetry::Tasks;
+use telemetry::{Sparse, Tasks};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -71,6 +71,7 @@ impl Pcp {
     /// Serves on `listener` until the future is dropped.
     pub async fn serve(self, listener: TcpListener, tasks: Tasks) {
         let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let mut lines = Sparse::default();
         loop {
             // The semaphore is never closed, so this fails never; the loop ends rather than spins if it does.
             let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
@@ -79,7 +80,9 @@ impl Pcp {
                     tasks.spawn("pcp connection", self.clone().connection(stream, permit));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a PCP connection");
+                    if let Some(left_out) = lines.admit(Instant::now()) {
+                        tracing::warn!(%error, left_out, "cannot accept a PCP connection");
+                    }
                     tokio::time::sleep(PAUSE).await;
                 }
             }

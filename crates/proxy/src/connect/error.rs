@@ -116,6 +116,17 @@ impl ConnectError {
         self.server_error().is_some_and(|error| error.code() == Some(SqlState::TOO_MANY_CONNECTIONS))
     }
 
+    /// This machine has no file, port or buffer left for a connection, which says nothing about the node.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        use rustix::io::Errno;
+        const SHORTAGES: [Errno; 6] =
+            [Errno::MFILE, Errno::NFILE, Errno::ADDRNOTAVAIL, Errno::NOBUFS, Errno::NOMEM, Errno::AGAIN];
+        let (Self::Resolve(error) | Self::Unreachable(error)) = self else { return false };
+        let code = error.raw_os_error();
+        code.is_some_and(|code| SHORTAGES.iter().any(|shortage| shortage.raw_os_error() == code))
+    }
+
     /// The server's own error, to be passed on unchanged.
     #[must_use]
     pub fn server_error(&self) -> Option<&ServerError> {
@@ -138,6 +149,10 @@ impl ClientFacing for ConnectError {
             Self::Write(error) => {
                 PgError::error(SqlState::PROTOCOL_VIOLATION, format!("invalid start-up parameter: {error}"))
             }
+            _ if self.is_ours() => PgError::error(
+                SqlState::INSUFFICIENT_RESOURCES,
+                "pgweir's machine has no descriptor, port or buffer left for a connection to the server",
+            ),
             Self::Resolve(_) | Self::Unreachable(_) => ours("could not connect to the server"),
             Self::NoTls | Self::Tls(_) => ours("could not establish a secure connection to the server"),
             Self::Lost(_) | Self::Closed => ours("the server closed the connection unexpectedly"),

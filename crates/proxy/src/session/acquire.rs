@@ -241,7 +241,9 @@ impl Session {
                 Err(error) => error,
             };
             // A server that is full may have room soon: a backend of ours that was closed for this one is still there.
-            let waits = error.is_full() && began.elapsed() < self.config.get().query_wait_timeout;
+            // Where this machine has no descriptor left, a backend that is there may become free.
+            let may_have_room = error.is_full() || error.is_ours();
+            let waits = may_have_room && began.elapsed() < self.config.get().query_wait_timeout;
             let waits = waits && !self.can_go(node, topology, elsewhere);
             let refusal = self.connect_failed(node.id, topology, error);
             if !waits {
@@ -282,7 +284,9 @@ impl Session {
             let (user, database) = (&*self.identity.user, &*self.identity.node_database);
             tracing::warn!(node = %node, user, database, failure = failure.as_str(), error = %error, left_out, "cannot connect to node");
         }
-        shared.observe(Observation::ConnectFailed { node, epoch: topology.epoch, failure });
+        if !error.is_ours() {
+            shared.observe(Observation::ConnectFailed { node, epoch: topology.epoch, failure });
+        }
         Refusal::Connect(node, Box::new(error))
     }
 

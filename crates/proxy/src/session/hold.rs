@@ -43,10 +43,13 @@ pub(super) fn may_help(target: Target, refusal: &Refusal) -> bool {
         | Refusal::Stale
         | Refusal::Gone(_)
         | Refusal::Unreachable(_) => true,
-        Refusal::Connect(_, error) => matches!(
-            error.kind(),
-            ConnectFailure::Unreachable | ConnectFailure::TimedOut | ConnectFailure::NotReady
-        ),
+        Refusal::Connect(_, error) => {
+            let of_the_node = matches!(
+                error.kind(),
+                ConnectFailure::Unreachable | ConnectFailure::TimedOut | ConnectFailure::NotReady
+            );
+            of_the_node && !error.is_ours()
+        }
         Refusal::Busy { .. } | Refusal::Paused(_) | Refusal::Cancelled => false,
     };
     missing && !matches!(target, Target::Node(_))
