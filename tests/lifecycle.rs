@@ -147,6 +147,23 @@ fn rl_03_a_second_sigterm_ends_it_now() -> Result<()> {
     Ok(())
 }
 
+/// PgBouncer resumes with USR2: who is used to that must not end everybody's session by it.
+#[test]
+fn rl_03_usr2_ends_nothing() -> Result<()> {
+    let cluster = one_node()?;
+    let mut weir = Pgweir::start(&cluster, "")?;
+    let mut client = weir.client()?;
+    weir.signal(Signal::USR2);
+    ensure!(
+        eventually(Duration::from_secs(10), || weir.log().contains("SIGUSR2 is ignored")),
+        "{}",
+        weir.log()
+    );
+    assert_eq!(client.scalar("SELECT 1")?, "1");
+    ensure!(weir.is_alive()?, "it has ended");
+    Ok(())
+}
+
 #[test]
 fn rl_03_the_deadline_ends_a_smart_stop() -> Result<()> {
     let (_cluster, mut weir) = rig(0, "shutdown_timeout: 1s")?;
@@ -206,6 +223,16 @@ fn rl_01_a_bad_file_changes_nothing() -> Result<()> {
     ensure!(
         eventually(Duration::from_secs(30), || weights(&weir).is_ok_and(|w| w == ["0.500000", "0.500000"]))
     );
+    Ok(())
+}
+
+/// What is valid for who reads the file may be none for the process: the command tells its reason.
+#[test]
+fn rl_05_pgweir_reload_tells_why_it_is_refused() -> Result<()> {
+    let (cluster, weir) = rig(0, "")?;
+    weir.rewrite(&cluster, &PgweirOptions::yaml("log_destination: /nonexistent/dir/weir.log"))?;
+    let (done, said) = weir.shell(&["reload"])?;
+    ensure!(!done && said.contains("cannot open the log file /nonexistent/dir/weir.log"), "{said}");
     Ok(())
 }
 

@@ -50,6 +50,24 @@ fn usr1_opens_the_log_again() -> Result<()> {
     weir.signal(Signal::USR1);
     visit(&weir, "nowhere")?;
     assert_eq!(weir.client()?.scalar("SELECT 1")?, "1");
+    // The log that nobody reads any more is no place to say so.
+    let kept = || -> Result<bool> {
+        let events = weir.admin("SHOW EVENTS")?;
+        Ok(events.iter().any(|event| event["event"] == "log" && event["reason"].contains("weir.log")))
+    };
+    ensure!(eventually(LIMIT, || kept().unwrap_or(false)), "{:?}", weir.admin("SHOW EVENTS")?);
+    Ok(())
+}
+
+/// A line that a full disk does not take is not lost: it goes to the standard error output, with the cause.
+#[test]
+fn a_full_disk_does_not_swallow_the_log() -> Result<()> {
+    let cluster = one_node()?;
+    let weir = Pgweir::start(&cluster, "log_destination: /dev/full\nlog_connections: on")?;
+    visit(&weir, "unlucky")?;
+    let told =
+        |line: &str| line.starts_with("/dev/full: No space left on device") && line.contains("unlucky");
+    ensure!(eventually(LIMIT, || weir.log().lines().any(told)), "{}", weir.log());
     Ok(())
 }
 

@@ -99,6 +99,15 @@ fn reloads(config: &Config) -> Option<(u64, u64)> {
     Some((count("ok")?, count("failed")?))
 }
 
+/// Why the last reload was refused, as `/status` says: what is valid here may be none for the process, whose working
+/// directory and rights are others.
+fn refusal(config: &Config) -> Option<String> {
+    let status: Value = serde_json::from_str(&get(config, "/status").ok()?).ok()?;
+    let events = status.get("events")?.as_array()?;
+    let last = events.iter().find(|event| event["event"] == "reload" && event["to"] == "refused")?;
+    Some(last.get("reason")?.as_str()?.to_owned())
+}
+
 /// `pgweir reload`: validates the file here first, then signals, then tells what became of it.
 ///
 /// # Errors
@@ -120,9 +129,8 @@ pub(crate) fn reload(file: &Path) -> Result<ExitCode, Failure> {
                 return Ok(ExitCode::SUCCESS);
             }
             Some((_, now)) if now > failed => {
-                return Err(
-                    anyhow::anyhow!("process {} has refused the reload; see its log", running.pid()).into()
-                );
+                let why = refusal(&config).unwrap_or_else(|| "see its log".to_owned());
+                return Err(anyhow::anyhow!("process {} has refused the reload: {why}", running.pid()).into());
             }
             _ => std::thread::sleep(LOOK_EVERY),
         }

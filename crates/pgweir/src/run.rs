@@ -385,7 +385,12 @@ impl Supervisor {
             Asked::ReopenLogs => {
                 if let Err(error) = self.reloader.logging.reopen() {
                     tracing::error!(%error, "cannot reopen the log");
+                    self.reloader.events.process("log", "kept", error.to_string());
                 }
+                Step::Nothing
+            }
+            Asked::Resume => {
+                tracing::warn!("SIGUSR2 is ignored; RESUME in the console ends a pause");
                 Step::Nothing
             }
         };

@@ -15,6 +15,8 @@ pub(crate) enum Asked {
     Immediate,
     /// USR1.
     ReopenLogs,
+    /// USR2: nothing. It is PgBouncer's RESUME, and left to the system it would end the process.
+    Resume,
 }
 
 /// Catches the signals from when it is made.
@@ -24,6 +26,7 @@ pub(crate) struct Signals {
     interrupt: Signal,
     quit: Signal,
     user1: Signal,
+    user2: Signal,
 }
 
 impl Signals {
@@ -38,6 +41,7 @@ impl Signals {
             interrupt: signal(SignalKind::interrupt())?,
             quit: signal(SignalKind::quit())?,
             user1: signal(SignalKind::user_defined1())?,
+            user2: signal(SignalKind::user_defined2())?,
         })
     }
 
@@ -49,6 +53,7 @@ impl Signals {
             _ = self.terminate.recv() => Asked::Terminate,
             _ = self.hangup.recv() => Asked::Reload,
             _ = self.user1.recv() => Asked::ReopenLogs,
+            _ = self.user2.recv() => Asked::Resume,
         }
     }
 }

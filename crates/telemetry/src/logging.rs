@@ -171,6 +171,22 @@ impl Target {
         };
         Ok(Self { format, destination: destination.clone(), file })
     }
+
+    /// A line that the file does not take (a full disk) goes to the standard error output, and says why.
+    fn beside(&self, text: &[u8], error: &io::Error) -> io::Result<()> {
+        let mut both = format!("{}: {error}: ", self.destination).into_bytes();
+        both.extend_from_slice(text);
+        io::stderr().write_all(&both)
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stderr => f.write_str("stderr"),
+            Self::File(path) => write!(f, "{}", path.display()),
+        }
+    }
 }
 
 /// Where lines go now.
@@ -218,9 +234,13 @@ impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let escaped = one_line(line);
         let text = escaped.as_deref().map_or(line, str::as_bytes);
-        match &self.0.file {
-            Some(file) => file.lock().write_all(text)?,
-            None => io::stderr().write_all(text)?,
+        let Some(file) = &self.0.file else {
+            io::stderr().write_all(text)?;
+            return Ok(line.len());
+        };
+        let written = file.lock().write_all(text);
+        if let Err(error) = written {
+            self.0.beside(text, &error)?;
         }
         Ok(line.len())
     }
