@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -106,6 +107,30 @@ fn ad_06_metrics_are_valid_in_every_state() -> Result<()> {
     weir.wait_pool_nodes(LIMIT, |nodes| nodes.iter().all(|node| node["status"] == "down"))?;
     let body = check("all nodes down")?;
     ensure!(body.contains("pgweir_node_up{node=\"0\"} 0\npgweir_node_up{node=\"1\"} 0"), "{body}");
+    Ok(())
+}
+
+/// AD-06: connections that say nothing, half of something, or do not read what they asked for, stop no scraper.
+#[test]
+fn ad_06_stalled_scrapers_stop_nobody() -> Result<()> {
+    let cluster = Cluster::new(ClusterOptions { standbys: 0, ..ClusterOptions::default() })?;
+    let weir = Pgweir::start(&cluster, "")?;
+    let mut stalled = Vec::new();
+    for said in ["", "GET /metr", "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"] {
+        for _ in 0..150 {
+            let mut stream = TcpStream::connect(("127.0.0.1", weir.metrics_port()))?;
+            // Whose seat is taken may be told so while it writes.
+            let _ = stream.write_all(said.as_bytes());
+            stalled.push(stream);
+        }
+        let began = std::time::Instant::now();
+        let answer = http_get(weir.metrics_port(), "/health")?;
+        ensure!(
+            answer.status == 200 && began.elapsed() < Duration::from_secs(2),
+            "{said:?}: {}",
+            answer.status
+        );
+    }
     Ok(())
 }
 

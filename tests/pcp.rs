@@ -1,6 +1,7 @@
 //! PCP: Debian's `pcp_*` programs (package pgpool2) against pgweir.
 
-use std::time::Duration;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use harness::promotion::script;
@@ -160,6 +161,19 @@ fn pcp_programs_fail_when_the_command_does() -> Result<()> {
 }
 
 /// Reload and stop work through PCP, and what connects without knowing the protocol is let go.
+/// Who connects and says nothing keeps no administrator out.
+#[test]
+fn pcp_silent_connections_stop_nobody() -> Result<()> {
+    let Some(rig) = rig(0)? else { return Ok(()) };
+    let connect = |_| TcpStream::connect(("127.0.0.1", rig.port));
+    let silent = (0..100).map(connect).collect::<std::io::Result<Vec<_>>>()?;
+    let began = Instant::now();
+    assert_eq!(rig.said("pcp_node_count", &[])?.trim(), "1");
+    ensure!(began.elapsed() < Duration::from_secs(10), "it waited for the silent ones");
+    drop(silent);
+    Ok(())
+}
+
 #[test]
 fn pcp_reload_and_stop() -> Result<()> {
     use std::io::{Read, Write};

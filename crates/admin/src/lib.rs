@@ -11,6 +11,7 @@ pub mod http;
 pub mod pcp;
 mod probes;
 mod render;
+mod seats;
 #[cfg(test)]
 mod testing;
 pub mod view;

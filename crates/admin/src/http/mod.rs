@@ -1,8 +1,8 @@
 //! HTTP on `metrics_listen`: `/metrics` for Prometheus, `/health` and `/ready` for orchestrators, `/status` for
 //! `pgweir status` and `pgweir top`, and a page for people at `/`.
 //!
-//! Every connection is bounded in number, age, header size and the time a header may take. Nothing here waits
-//! for a node: the answers come from snapshots, also when all nodes are down.
+//! Every connection is bounded in number, age, header size and the time a header may take, and the oldest makes room for a new
+//! one. Nothing here waits for a node: the answers come from snapshots, also when all nodes are down.
 
 mod page;
 mod samples;
@@ -22,11 +22,11 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use telemetry::{Metrics, Sparse, Tasks, metrics};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::seats::{Seat, Seats};
 use crate::view::AdminView;
 
-/// Connections at a time; more wait in the listen queue.
+/// Connections at a time; one more ends the oldest.
 const MAX_CONNECTIONS: usize = 128;
 /// A request's header must be there in this time, counted from the end of the request before it.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
@@ -88,14 +88,14 @@ struct Server {
 /// Serves HTTP on `listener` until the future is dropped.
 pub async fn serve(listener: TcpListener, tasks: Tasks, view: Arc<dyn AdminView>, metrics: Arc<Metrics>) {
     let server = Arc::new(Server { view, metrics });
-    let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut lines = Sparse::default();
+    let seats = Seats::new(MAX_CONNECTIONS);
     loop {
-        // The semaphore is never closed, so this fails never; the loop ends rather than spins if it does.
-        let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                tasks.spawn("http connection", connection(stream, Arc::clone(&server), permit));
+                // Nobody keeps a seat here, so that there is always one.
+                let Some(seat) = seats.take() else { continue };
+                tasks.spawn("http connection", sit(stream, Arc::clone(&server), seat));
             }
             Err(error) => {
                 if let Some(left_out) = lines.admit(Instant::now()) {
@@ -107,7 +107,13 @@ pub async fn serve(listener: TcpListener, tasks: Tasks, view: Arc<dyn AdminView>
     }
 }
 
-async fn connection(stream: TcpStream, server: Arc<Server>, _permit: OwnedSemaphorePermit) {
+async fn sit(stream: TcpStream, server: Arc<Server>, seat: Seat) {
+    if seat.hold(connection(stream, server)).await.is_none() {
+        tracing::debug!("an HTTP connection made room for a new one");
+    }
+}
+
+async fn connection(stream: TcpStream, server: Arc<Server>) {
     // A client that connects and says nothing is not worth a keep-alive's patience.
     if !matches!(tokio::time::timeout(FIRST_HEADER_TIMEOUT, stream.readable()).await, Ok(Ok(()))) {
         return;

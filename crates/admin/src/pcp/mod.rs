@@ -19,13 +19,13 @@ use protocol::md5::Md5Hash;
 use telemetry::{Sparse, Tasks};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::console::AdminConsole;
+use crate::seats::{Seat, Seats};
 use crate::view::AdminView;
 use wire::{Frame, Refused};
 
-/// Connections at a time; more wait in the listen queue.
+/// Connections at a time; one more ends the oldest that has not logged in.
 const MAX_CONNECTIONS: usize = 32;
 /// A client must have logged in by then.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -70,15 +70,16 @@ impl Pcp {
 
     /// Serves on `listener` until the future is dropped.
     pub async fn serve(self, listener: TcpListener, tasks: Tasks) {
-        let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut lines = Sparse::default();
+        let seats = Seats::new(MAX_CONNECTIONS);
         loop {
-            // The semaphore is never closed, so this fails never; the loop ends rather than spins if it does.
-            let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
             match listener.accept().await {
-                Ok((stream, _)) => {
-                    tasks.spawn("pcp connection", self.clone().connection(stream, permit));
-                }
+                Ok((stream, _)) => match seats.take() {
+                    Some(seat) => {
+                        tasks.spawn("pcp connection", self.clone().connection(stream, seat));
+                    }
+                    None => tracing::warn!("too many PCP clients: one is turned away"),
+                },
                 Err(error) => {
                     if let Some(left_out) = lines.admit(Instant::now()) {
                         tracing::warn!(%error, left_out, "cannot accept a PCP connection");
@@ -89,15 +90,17 @@ impl Pcp {
         }
     }
 
-    async fn connection(self, stream: TcpStream, _permit: OwnedSemaphorePermit) {
+    async fn connection(self, stream: TcpStream, seat: Seat) {
         let peer = stream.peer_addr().map(|peer| peer.to_string()).unwrap_or_default();
         let mut client = Client { stream, read: BytesMut::new() };
-        let login = tokio::time::timeout(LOGIN_TIMEOUT, self.log_in(&mut client)).await;
+        let login = seat.hold(tokio::time::timeout(LOGIN_TIMEOUT, self.log_in(&mut client))).await;
         let user = match login {
-            Ok(Ok(user)) => user,
-            Ok(Err(error)) => return tracing::debug!(peer, %error, "PCP login failed"),
-            Err(_) => return tracing::debug!(peer, "PCP login took too long"),
+            Some(Ok(Ok(user))) => user,
+            Some(Ok(Err(error))) => return tracing::debug!(peer, %error, "PCP login failed"),
+            Some(Err(_)) => return tracing::debug!(peer, "PCP login took too long"),
+            None => return tracing::debug!(peer, "PCP login made room for a new one"),
         };
+        seat.keep();
         tracing::info!(peer, user, "PCP client connected");
         if let Err(error) = self.converse(&mut client, &user).await {
             tracing::debug!(peer, user, %error, "PCP connection ended");
