@@ -222,6 +222,11 @@ fn set_changes_a_key_until_the_next_reload() -> Result<()> {
     let busy = second.simple("SELECT 1").expect_err("the only backend is taken");
     ensure!(sqlstate(&busy) == "53300" && began.elapsed() < Duration::from_secs(3), "{busy:#}");
     assert_eq!(admin.sqlstate_of("SET port = 1")?, "55P02");
+    // A typing error must not look like success, and RESET does not do what RELOAD does.
+    assert_eq!(admin.sqlstate_of("SET default_pol_size = 5")?, "42704");
+    assert_eq!(admin.sqlstate_of("RESET default_pool_size")?, "0A000");
+    // What asyncpg's pool sends when it takes a connection back.
+    admin.simple("SELECT pg_advisory_unlock_all();\nCLOSE ALL;\nUNLISTEN *;\nRESET ALL;")?;
     assert_eq!(admin.sqlstate_of("SET load_balance = loudest")?, "F0000");
     assert_eq!(value(&mut admin, "load_balance")?, "least_outstanding");
     let reload = admin.talk(&msgs().Q("RELOAD"))?.to_string();

@@ -39,8 +39,9 @@ const PROBES: &str = "
 
 In the admin database these are answered, so that drivers, pools and ORMs can connect: `BEGIN`, `COMMIT`, `ROLLBACK`,
 `DISCARD ALL`, `SELECT` of one number, string or of `version()`, `current_database()`, `current_schema()`,
-`current_user`, `session_user`, `pg_is_in_recovery()`, `pg_backend_pid()`; `SET` and `RESET` of a driver's settings, which
-change nothing (`SET` of a configuration key is refused: change the file, then `RELOAD`); and `SHOW` of:
+`current_user`, `session_user`, `pg_is_in_recovery()`, `pg_backend_pid()`, `pg_advisory_unlock_all()`; `CLOSE ALL`, `UNLISTEN *`;
+`SET` and `RESET` of PostgreSQL's settings, which change nothing (a name that neither PostgreSQL nor the configuration has is an
+error; so is `RESET` of a configuration key: `RELOAD` gives it the file's value again); and `SHOW` of:
 
 ";
 

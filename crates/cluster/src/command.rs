@@ -56,7 +56,10 @@ impl Core {
             actions.push(Action::Refused(Refusal::NoSuchNode(node)));
             return;
         };
-        if member.recovery.is_some() {
+        if member.recovery.is_some() && insist == Insist::No {
+            // It is out of service already; hours of copying are not thrown away by a word that only says so again.
+            actions.push(Action::Refused(Refusal::Recovering(node)));
+        } else if member.recovery.is_some() {
             member.detached = Detached::Yes;
             self.end_recovery(node, RecoveryEnd::Stopped, actions);
         } else if insist == Insist::No && primary == Some(node) {

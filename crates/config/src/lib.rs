@@ -42,6 +42,7 @@ pub use render::{reference, sample};
 pub use sections::{
     ADMIN_DATABASES, BACKEND_KEYS, Backend, DATABASE_KEYS, DatabaseOverrides, USER_KEYS, UserOverrides,
 };
+pub use suggest::nearest_key;
 pub use table::{Config, KEYS};
 pub use value::{HostPort, Limits, Masked};
 pub use words::{

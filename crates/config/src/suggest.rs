@@ -6,6 +6,12 @@ const MAX_EDITS: usize = 3;
 /// Longer names are not compared: no key is that long.
 const MAX_NAME: usize = 64;
 
+/// The key whose name is nearest to a mistyped one, if one is near.
+#[must_use]
+pub fn nearest_key(name: &str) -> Option<&'static str> {
+    suggest(name, crate::table::KEYS.iter().map(|key| key.name))
+}
+
 /// The nearest known name, if it is near: half of its letters may differ, at most [`MAX_EDITS`].
 pub(crate) fn suggest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     if name.len() > MAX_NAME {

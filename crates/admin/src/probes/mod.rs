@@ -11,6 +11,8 @@ use protocol::table::{Cell, Column, Table, oid};
 
 use crate::words::Word;
 
+mod settings;
+
 /// What the console says it is compatible with: drivers read the number to learn what they may send.
 const SERVER_VERSION: &str = "13.0";
 
@@ -81,7 +83,7 @@ impl Reply {
 /// Answers a probe; none when the words are none.
 ///
 /// # Errors
-/// A SET of a configuration key, or of an encoding that the console cannot write.
+/// A SET or RESET of a configuration key or of what nobody knows, or SET of an encoding that the console cannot write.
 pub(crate) fn reply(version: &str, caller: &Caller, words: &[Word]) -> Result<Option<Reply>, PgError> {
     let Some((first, rest)) = words.split_first() else { return Ok(None) };
     if first.is("SHOW") {
@@ -93,7 +95,45 @@ pub(crate) fn reply(version: &str, caller: &Caller, words: &[Word]) -> Result<Op
     if first.is("SET") {
         return set(rest);
     }
-    Ok((first.is("RESET") && rest.len() == 1).then_some(Reply::Done("RESET")))
+    if let ([name], true) = (rest, first.is("RESET")) {
+        return reset(name).map(Some);
+    }
+    Ok(clean_up(first, rest))
+}
+
+/// What a pool sends when it takes a connection back; the console keeps nothing of a session.
+fn clean_up(first: &Word, rest: &[Word]) -> Option<Reply> {
+    let tag = match rest {
+        [all] if first.is("CLOSE") && all.is("ALL") => "CLOSE CURSOR ALL",
+        [all] if first.is("UNLISTEN") && *all == Word::Symbol('*') => "UNLISTEN",
+        [all] if first.is("DEALLOCATE") && all.is("ALL") => "DEALLOCATE ALL",
+        _ => return None,
+    };
+    Some(Reply::Done(tag))
+}
+
+/// RESET of a driver's setting; of a key it would change nothing, and must not say that it did.
+fn reset(name: &Word) -> Result<Reply, PgError> {
+    let given = name.value().unwrap_or_default();
+    if config::KEYS.iter().any(|key| key.name.eq_ignore_ascii_case(given)) {
+        let text = format!("\"{given}\" cannot be changed with RESET");
+        let hint = "RELOAD gives every key the value that it has in the configuration file.";
+        return Err(PgError::error(SqlState::FEATURE_NOT_SUPPORTED, text).with_hint(hint));
+    }
+    if name.is("ALL") { Ok(Reply::Done("RESET")) } else { known(given).map(|()| Reply::Done("RESET")) }
+}
+
+/// A name that is nobody's is a typing error, and told: SET that changes nothing must not look as if it did.
+fn known(name: &str) -> Result<(), PgError> {
+    if settings::is_known(name) {
+        return Ok(());
+    }
+    let hint = match config::nearest_key(name) {
+        Some(key) => format!("Did you mean {key}?"),
+        None => "SHOW CONFIG lists the keys that can be SET.".to_owned(),
+    };
+    let text = format!("unrecognized configuration parameter \"{name}\"");
+    Err(PgError::error(SqlState::UNDEFINED_OBJECT, text).with_hint(hint))
 }
 
 fn show(version: &str, words: &[Word]) -> Option<Reply> {
@@ -146,6 +186,8 @@ fn function(name: &str, version: &str, caller: &Caller) -> Option<(&'static str,
         "current_database" => ("current_database", oid::TEXT, Cell::from(caller.database.as_str())),
         "current_schema" => ("current_schema", oid::TEXT, Cell::Null),
         "pg_is_in_recovery" => ("pg_is_in_recovery", oid::BOOL, Cell::Bool(false)),
+        // Nobody can have taken one here.
+        "pg_advisory_unlock_all" => ("pg_advisory_unlock_all", oid::TEXT, Cell::from("")),
         "pg_backend_pid" => ("pg_backend_pid", oid::INT8, Cell::from(caller.session)),
         _ => return None,
     })
@@ -158,7 +200,12 @@ fn set(words: &[Word]) -> Result<Option<Reply>, PgError> {
         _ => words,
     };
     let (name, value) = match words {
-        [name, sign, value @ ..] if *sign == Word::Symbol('=') || sign.is("TO") => (name, value),
+        [name, sign, value @ ..] if *sign == Word::Symbol('=') || sign.is("TO") => {
+            if !value.is_empty() && !config::KEYS.iter().any(|key| name.is(key.name)) {
+                known(name.value().unwrap_or_default())?;
+            }
+            (name, value)
+        }
         [names, value @ ..] if names.is("NAMES") => (names, value),
         [a, b, value @ ..] if a.is("TIME") && b.is("ZONE") => (a, value),
         [a, value @ ..] if a.is("TRANSACTION") || a.is("CHARACTERISTICS") => (a, value),

@@ -67,10 +67,19 @@ fn harmless_settings_are_taken_and_others_refused() {
         assert_eq!(ask(sql), Ok(Some(Reply::Done("SET"))), "{sql}");
     }
     assert_eq!(ask("RESET ALL"), Ok(Some(Reply::Done("RESET"))));
+    assert_eq!(ask("CLOSE ALL"), Ok(Some(Reply::Done("CLOSE CURSOR ALL"))));
+    assert_eq!(ask("UNLISTEN *"), Ok(Some(Reply::Done("UNLISTEN"))));
+    assert_eq!(ask("UNLISTEN x"), Ok(None));
     for sql in ["SET client_encoding = LATIN1", "SET NAMES 'win1252'", "SET default_pool_size = 5"] {
         let error = reply("9.8.7", &admin(), &words(sql).unwrap()).unwrap_err();
         assert_eq!(error.code, SqlState::FEATURE_NOT_SUPPORTED, "{sql}");
     }
+    for sql in ["SET foo = 1", "SET SESSION default_pol_size TO 5", "RESET foo"] {
+        let error = reply("9.8.7", &admin(), &words(sql).unwrap()).unwrap_err();
+        assert_eq!(error.code, SqlState::UNDEFINED_OBJECT, "{sql}");
+    }
+    let reset = reply("9.8.7", &admin(), &words("RESET default_pool_size").unwrap()).unwrap_err();
+    assert_eq!(reset.code, SqlState::FEATURE_NOT_SUPPORTED);
     for sql in ["SET", "SET x", "SET x =", "SET x TO", "RESET", "RESET a b"] {
         assert_eq!(ask(sql), Ok(None), "{sql}");
     }

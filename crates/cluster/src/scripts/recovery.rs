@@ -112,9 +112,12 @@ fn one_at_a_time_and_none_of_what_works() {
 }
 
 #[test]
-fn it_is_stopped_by_detach_and_when_its_node_leaves_the_list() {
+fn it_is_stopped_by_detach_force_alone_and_when_its_node_leaves_the_list() {
     let mut script = recovering();
-    script.event(Event::AdminDetach { node: NodeId(2), insist: Insist::No });
+    let detach = Event::AdminDetach { node: NodeId(2), insist: Insist::No };
+    assert_eq!(refusal(&mut script, detach), Some(Refusal::Recovering(NodeId(2))));
+    assert!(!script.actions.contains(&Action::StopRecovery { run: 1 }));
+    script.event(Event::AdminDetach { node: NodeId(2), insist: Insist::Force });
     assert!(script.actions.contains(&Action::StopRecovery { run: 1 }));
     assert_eq!(script.core.reports()[2].reason, Reason::Detached);
     let mut script = recovering();
