@@ -1,10 +1,4 @@
 //! The differences from a direct connection that are accepted, each with its reason.
-//!
-//! Wide runs of the random part (`PGWEIR_SEEDS`) still find these, which are to be mended:
-//! - Behind a batch that failed at its Sync, and one with EXECUTE that failed, a named statement is not known any more
-//!   (`PGWEIR_SEED=4319`).
-//! - SQL PREPARE, then Close and Parse of that name right behind a COPY and Flush: Binds run against another statement
-//!   (`PGWEIR_SEED=4768`).
 
 use crate::run::Message;
 

@@ -27,6 +27,7 @@ mod splice;
 mod stand_in;
 #[cfg(test)]
 mod tests;
+mod touched;
 
 use std::sync::Arc;
 
@@ -225,8 +226,8 @@ pub struct Engine {
     hastened: bool,
     /// What the server has under names of the client's was made ready in front of a Query, and may fail.
     guarded: bool,
-    /// Names that were made ready on this backend.
-    touched: Vec<Box<[u8]>>,
+    /// Names that were made ready on this backend, and may turn out not to be.
+    touched: touched::Touched,
     chase: Option<Box<follow::Chase>>,
     /// The client has used names like ours.
     disguises: bool,

@@ -63,18 +63,38 @@ impl Engine {
         let held = books.prepared.own(name);
         // The server would ignore it.
         let deaf = self.tracker.is_skipping() || self.tracker.in_copy();
-        if name.is_empty() || deaf || held == id.map(Some) {
+        if name.is_empty() || deaf {
             return;
         }
-        self.touched.push(name.into());
-        if held.is_some() || id.is_some() {
+        // What an earlier batch makes ready is not there when that batch fails.
+        let (batch, owed) = (self.statements.batch(), self.tracker.next_push());
+        let hangs = self.touched.hangs_on_another(name, batch, owed);
+        if held == id.map(Some) && !hangs {
+            return;
+        }
+        if held.is_some() || id.is_some() || hangs {
             self.inject_close(out, name, NO_TOKEN, Owner::Ours);
             books.prepared.drop_own(name);
         }
-        let Some(statement) = wanted else { return };
+        if let Some(statement) = wanted {
+            self.make_named(env, books, out, (name, &statement), real);
+            self.guarded |= ahead == Ahead::OfQuery && real == Real::Yes;
+        }
+        self.touch(name);
+    }
+
+    /// Makes `statement`, or anything, under that name, which the backend does not have.
+    fn make_named(
+        &mut self,
+        env: &Env<'_>,
+        books: &mut Books,
+        out: &mut Out,
+        (name, statement): (&[u8], &Statement),
+        real: Real,
+    ) {
         if let Some(oldest) = books.prepared.make_room_for_own(env.max_prepared) {
-            self.touched.push(oldest.clone());
             self.inject_close(out, &oldest, NO_TOKEN, Owner::Ours);
+            self.touch(&oldest);
         }
         if real == Real::No {
             books.prepared.set_own(name, None);
@@ -88,9 +108,13 @@ impl Engine {
             }
             Source::Prepare => self.run_ours(out, statement.sql()),
         }
-        if ahead == Ahead::OfQuery {
-            self.guarded = true;
-        }
+    }
+
+    /// What the backend has under `name` is what the books say if it carries out what was pushed last.
+    fn touch(&mut self, name: &[u8]) {
+        let push = self.tracker.last_push();
+        let owed = self.tracker.next_push().unwrap_or(push);
+        self.touched.note(name, push, self.statements.batch(), owed);
     }
 
     fn inject_named(&mut self, out: &mut Out, name: &[u8], tail: &[u8]) {
@@ -142,7 +166,7 @@ impl Engine {
 
     /// The server failed in something, or ignored it: what was made ready on the way there may not be.
     pub(super) fn doubt_names(&mut self, books: &mut Books) {
-        for name in std::mem::take(&mut self.touched) {
+        for name in self.touched.take() {
             books.prepared.set_own(&name, None);
         }
     }

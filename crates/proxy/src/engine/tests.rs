@@ -3,6 +3,7 @@ mod local;
 mod order;
 mod refuse;
 mod stand_in;
+mod touched;
 
 use std::cell::RefCell;
 use std::sync::Arc;

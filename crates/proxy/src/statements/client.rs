@@ -95,6 +95,12 @@ impl ClientStatements {
         self.batch = self.batch.wrapping_add(1);
     }
 
+    /// Which batch it is, counted by what ends one.
+    #[must_use]
+    pub fn batch(&self) -> u32 {
+        self.batch
+    }
+
     /// The server has not said how an earlier batch comes out that says something about statements.
     #[must_use]
     pub fn has_unsettled(&self) -> bool {
@@ -109,8 +115,9 @@ impl ClientStatements {
         let changes =
             |undo: &&Undo| undo.client.as_ref().is_some_and(|(changed, _)| key(changed) == key(name));
         if name.is_empty() {
-            // Whatever came before it, the last Parse of the batch itself is what counts.
-            return self.undo.iter().rev().find(changes).is_some_and(|undo| undo.batch != self.batch);
+            // Whatever came before it, the last Parse of the batch itself is what counts, be it the client's or ours.
+            let parses = |undo: &&Undo| changes(undo) || undo.unnamed;
+            return self.undo.iter().rev().find(parses).is_some_and(|undo| undo.batch != self.batch);
         }
         let concerns = |undo: &Undo| {
             changes(&undo)
