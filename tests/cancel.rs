@@ -284,3 +284,43 @@ fn cn_04_cancel_while_waiting_for_a_backend() -> Result<()> {
     assert_eq!(cluster.count_logged(0, "first one")?, 0, "the cancelled statement reached the node");
     Ok(())
 }
+
+/// Rounds of each user in which a cancel comes about when its statement is given the backend.
+const HANDOVERS: u64 = 150;
+
+/// CN-04: a cancel that comes when the other client's statement ends and the client's own, which waits for the backend, is
+/// given it: it ends the client's own, in the queue or on the node, and no other one. Statements and cancels of four pairs.
+#[test]
+fn cn_04_a_cancel_at_the_handover_of_a_backend_ends_what_it_is_for() -> Result<()> {
+    let (_cluster, weir) = rig(0, "default_pool_size: 1")?;
+    let login = |user| Login::new(user, "bench").connect(weir.port());
+    std::thread::scope(|scope| -> Result<()> {
+        let login = &login;
+        let pairs = USERS.map(|user| scope.spawn(move || handovers(login(user)?, login(user)?)));
+        pairs.into_iter().try_for_each(|pair| pair.join().expect("a client panicked"))
+    })
+}
+
+fn handovers(mut waiting: RawClient, mut holding: RawClient) -> Result<()> {
+    for client in [&mut waiting, &mut holding] {
+        client.set_deadline(Duration::from_secs(20));
+    }
+    for round in 0..HANDOVERS {
+        // Its second statement waits behind the other client's, or comes right before it.
+        let two = msgs().Q(&format!("SELECT {round}, pg_sleep(0.003)")).Q(&format!("SELECT {round}"));
+        holding.send(&two)?;
+        waiting.send(&msgs().Q("SELECT pg_sleep(600)"))?;
+        std::thread::sleep(Duration::from_micros(round * 61 % 6000));
+        waiting.cancel()?;
+        // PostgreSQL forgets a request that comes before it has read the statement, as on a direct connection: one more.
+        while waiting.silent_for(Duration::from_millis(300))? {
+            waiting.cancel()?;
+        }
+        let ended = waiting.read_ready(1)?.to_string();
+        ensure!(["E(57014) Z(I)", "T E(57014) Z(I)"].contains(&ended.as_str()), "round {round}: {ended}");
+        let own = holding.read_ready(2)?.to_string();
+        let wanted = format!("T D({round},) C(SELECT 1) Z(I) T D({round}) C(SELECT 1) Z(I)");
+        ensure!(own == wanted, "round {round}: {own}");
+    }
+    Ok(())
+}

@@ -22,7 +22,7 @@ mod table;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use harness::{Cluster, ClusterOptions, Login, Pgweir, PgweirOptions, ServerAuth};
 
 use run::{Slot, Way};
@@ -211,10 +211,17 @@ fn random_sequences_are_answered_as_by_the_server() -> Result<()> {
     let crowded = ["crowd", "crowd", "crowd of sessions"];
     let one = |slot: &mut Slot, seed: u64, names| {
         let script = random::script(seed, reach).in_slot(slot.number())?;
+        // Should the server die of it, that is the last thing said.
+        let context = format!("PGWEIR_SEED={seed} PGWEIR_SEEDS=1 {script}");
+        if reach == random::Reach::Wide {
+            // What another one leaves behind in a crowd is found among those that ran just before.
+            println!("slot {} {context}", slot.number());
+        }
         let way = random::way(seed, names, |name, chunk, whole| rig.way(name, chunk, whole));
         let direct = rig.direct(way.whole);
-        let wanted = slot.direct(direct, &script)?;
-        let Some(difference) = slot.compare(way, &script, &wanted)? else { return Ok(Vec::new()) };
+        let wanted = slot.direct(direct, &script).with_context(|| context.clone())?;
+        let difference = slot.compare(way, &script, &wanted).context(context)?;
+        let Some(difference) = difference else { return Ok(Vec::new()) };
         let small = shrink::shrink(slot, direct, way, &script)?;
         Ok(vec![format!("PGWEIR_SEED={seed} PGWEIR_SEEDS=1\n{difference}\nshrunken: {small}")])
     };

@@ -37,6 +37,12 @@ pub struct Dropped {
 }
 
 impl Prepared {
+    /// Whether it holds `id`.
+    #[must_use]
+    pub fn holds(&self, id: StatementId) -> bool {
+        self.held.contains_key(&id)
+    }
+
     /// Whether it holds `id`, which is now the most recently used.
     pub fn touch(&mut self, id: StatementId) -> bool {
         self.clock += 1;

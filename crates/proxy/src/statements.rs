@@ -125,6 +125,16 @@ impl Statement {
         self.tail.get(..self.sql_len).unwrap_or_default()
     }
 
+    /// How many parameters it has, those that its Parse message gives types of included.
+    #[must_use]
+    pub fn parameters(&self) -> u16 {
+        let declared = match (self.source, self.tail.get(self.sql_len + 1..)) {
+            (Source::Parse, Some([high, low, ..])) => u16::from_be_bytes([*high, *low]),
+            _ => 0,
+        };
+        declared.max(router::parameters(self.sql(), true))
+    }
+
     /// Appends a Parse message that makes it, named or unnamed.
     pub fn put_parse(&self, out: &mut BytesMut, name: &[u8]) {
         put_header(out, b'P', name.len() + 1 + self.tail.len());

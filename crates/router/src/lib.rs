@@ -30,6 +30,7 @@ mod normal;
 pub mod ops;
 mod oversize;
 pub mod own;
+mod parameters;
 pub mod pick;
 mod planned;
 mod query;
@@ -56,6 +57,7 @@ pub use ops::{
     RESERVED_PREFIX, Repeatable, SessionOp, StateOp, covers, disguised, session_ops, statement_ends,
     with_names_disguised,
 };
+pub use parameters::parameters;
 pub use pick::{Algorithm, Choice, Loads, PeakEwma, Picker};
 pub use reason::Reason;
 pub use sequences::Sequences;

@@ -148,6 +148,10 @@ impl SettingsBook {
     pub(super) fn execute(&mut self, push: Push, portal: &[u8]) -> Option<SessionOp> {
         let step = self.portals.iter().find(|(known, _)| **known == *portal).map(|(_, step)| step.clone())?;
         let op = step.op.clone();
+        if matches!(op, SessionOp::Changes(_)) {
+            // Its first row has done it: the rest of the portal must not do it over what is set meanwhile.
+            self.portals.retain(|(known, _)| **known != *portal);
+        }
         self.query(push, VecDeque::from([step]));
         Some(op)
     }
@@ -220,6 +224,13 @@ impl SettingsBook {
             Some(step) => self.apply(step.op, backend),
         }
         None
+    }
+
+    /// The server stopped in the portal that the message `push` executed: what its first rows have done is done.
+    pub(super) fn suspended(&mut self, push: Push, backend: &mut Arc<Settings>) {
+        if let Some(step) = self.next_step(push) {
+            self.apply(step.op, backend);
+        }
     }
 
     fn next_step(&mut self, push: Push) -> Option<Step> {
@@ -533,6 +544,23 @@ mod tests {
         assert!(session.has("a.b"));
         session.book.error();
         session.book.ready(Push(5), Idle, &mut session.backend);
+        assert!(!session.has("a.b"));
+    }
+
+    #[test]
+    fn a_portal_that_is_suspended_has_done_what_it_does_and_once() {
+        let mut session = Session::new(&[]);
+        session.book.portal(b"p", steps("SELECT set_config('a.b', '1', false)").pop_front());
+        session.book.portal(b"", steps("RESET a.b").pop_front());
+        session.book.execute(Push(1), b"p");
+        session.book.execute(Push(2), b"");
+        session.book.execute(Push(3), b"p");
+        session.book.suspended(Push(1), &mut session.backend);
+        assert!(session.has("a.b"));
+        session.book.completed(Push(2), b"RESET", &mut session.backend);
+        assert!(!session.has("a.b"), "what stands behind the suspended one is followed");
+        session.book.completed(Push(3), b"SELECT 0", &mut session.backend);
+        session.book.ready(Push(4), Idle, &mut session.backend);
         assert!(!session.has("a.b"));
     }
 

@@ -12,6 +12,7 @@ mod books;
 mod call;
 mod client;
 mod early;
+mod failed;
 mod follow;
 mod gate;
 mod kept;

@@ -33,6 +33,10 @@ impl Engine {
         ops: &[SessionOp],
         ahead: Ahead,
     ) {
+        if ahead == Ahead::OfQuery && ops.len() == 1 && self.has_failed() {
+            // Refused before any name is looked up.
+            return;
+        }
         for op in ops {
             let Some(name) = op.statement() else { continue };
             if disguised(name).is_some() {

@@ -235,6 +235,14 @@ impl Engine {
             self.follow_bound(&verdict, &ops, env, books, out);
         }
         self.settings.portal(bind.portal, step);
+        if let Some(statement) =
+            known.as_ref().filter(|known| self.is_refused_unheld(known, bind.statement, books))
+        {
+            let rest = self.bind_refused(out, statement, &bind, header.len);
+            self.pass_rest(out, buf, rest, header.len);
+            self.follow_events(books);
+            return None;
+        }
         match known.filter(|_| !by_sql) {
             Some(statement) if bind.statement.is_empty() && !self.stand_in.is_for(&statement) => {
                 self.ensure_unnamed(env, books, out, &statement);
@@ -268,7 +276,7 @@ impl Engine {
 
     /// Writes the front of a Bind message of the statement that the server knows as `name`; how many bytes of the
     /// client's it stands for.
-    fn bind_as(&mut self, out: &mut Out, bind: &Bind<'_>, name: &[u8], len: usize) -> usize {
+    pub(super) fn bind_as(&mut self, out: &mut Out, bind: &Bind<'_>, name: &[u8], len: usize) -> usize {
         self.tracker.push(Ask::Bind, Owner::Client);
         self.asked_by(bind.statement);
         put_bind_front(out, bind, name, len)

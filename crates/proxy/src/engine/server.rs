@@ -244,6 +244,7 @@ impl Engine {
             (b'C', Fate::Swallow) if message::command_tag(message) == Some(FORGOTTEN) => {
                 self.sequences_forgotten(books, false);
             }
+            (b's', Fate::Pass) => self.settings.suspended(push, &mut books.settings),
             (b'E', Fate::Pass) => self.settings.error(),
             (b'Z', _) => {
                 self.settings.ready(push, self.tracker.status(), &mut books.settings);

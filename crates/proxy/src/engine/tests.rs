@@ -1,4 +1,5 @@
 mod again;
+mod failed;
 mod local;
 mod order;
 mod refuse;

@@ -170,6 +170,12 @@ impl ClientStatements {
         at.map(|at| self.unasked.swap_remove(at)).is_some()
     }
 
+    /// No server was asked about `id` since the client parsed it.
+    #[must_use]
+    pub fn is_unasked(&self, id: StatementId) -> bool {
+        self.unasked.contains(&id)
+    }
+
     /// No server was asked about any of them.
     pub fn unask_all(&mut self) {
         let ids = self.named.values().filter(|statement| statement.source == Source::Parse);
