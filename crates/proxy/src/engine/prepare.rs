@@ -235,37 +235,44 @@ impl Engine {
             self.follow_bound(&verdict, &ops, env, books, out);
         }
         self.settings.portal(bind.portal, step);
-        if let Some(statement) =
-            known.as_ref().filter(|known| self.is_refused_unheld(known, bind.statement, books))
-        {
-            let rest = self.bind_refused(out, statement, &bind, header.len);
-            self.pass_rest(out, buf, rest, header.len);
-            self.follow_events(books);
-            return None;
+        match self.bind_front(env, books, out, known.as_ref(), (&bind, header.len)) {
+            Some(rest) => self.pass_rest(out, buf, rest, header.len),
+            None => self.ask(Ask::Bind, buf, out, header),
         }
-        match known.filter(|_| !by_sql) {
-            Some(statement) if bind.statement.is_empty() && !self.stand_in.is_for(&statement) => {
-                self.ensure_unnamed(env, books, out, &statement);
-                self.ask(Ask::Bind, buf, out, header);
+        self.follow_events(books);
+        None
+    }
+
+    /// Has the server make what a Bind of `len` bytes binds, where it lacks it, and writes the front of the Bind under the
+    /// server's name; how many bytes of the client's that stands for. `None` where the client's own does.
+    fn bind_front(
+        &mut self,
+        env: &Env<'_>,
+        books: &mut Books,
+        out: &mut Out,
+        known: Option<&Arc<Statement>>,
+        (bind, len): (&Bind<'_>, usize),
+    ) -> Option<usize> {
+        if let Some(statement) = known.filter(|known| self.is_refused_unheld(known, bind.statement, books)) {
+            return Some(self.bind_refused(out, statement, bind, len));
+        }
+        match known.filter(|statement| statement.source() == Source::Parse) {
+            Some(statement) if bind.statement.is_empty() && !self.stand_in.is_for(statement) => {
+                self.ensure_unnamed(env, books, out, statement);
+                None
             }
             Some(statement) => {
-                self.ensure_prepared(env, books, out, &statement);
-                let rest = self.bind_as(out, &bind, statement.name().as_bytes(), header.len);
-                self.pass_rest(out, buf, rest, header.len);
+                self.ensure_prepared(env, books, out, statement);
+                Some(self.bind_as(out, bind, statement.name().as_bytes(), len))
             }
             // The server says that there is none; one made by PREPARE is there.
             None => {
                 self.hide_unnamed(books, out, bind.statement);
                 self.settle_name(env, books, out, bind.statement, Real::Yes, Ahead::InBatch);
                 let name = self.disguised(bind.statement);
-                match name.map(|name| self.bind_as(out, &bind, &name, header.len)) {
-                    Some(rest) => self.pass_rest(out, buf, rest, header.len),
-                    None => self.ask(Ask::Bind, buf, out, header),
-                }
+                name.map(|name| self.bind_as(out, bind, &name, len))
             }
         }
-        self.follow_events(books);
-        None
     }
 
     /// What follows the first `rest` bytes of a Bind message of `len` bytes, whose front has been written.
