@@ -315,6 +315,7 @@ impl ClientEntry {
         cancel.server = Some(server);
         cancel.role = role;
         cancel.doubtful = false;
+        cancel.runs_here = false;
     }
 
     /// What its backend was when it got it.

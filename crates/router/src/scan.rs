@@ -56,6 +56,9 @@ impl<'a> Scan<'a> {
 
     /// Earlier findings stay, but that something is merely unknown gives way to what is known.
     fn send_to_primary(&mut self, reason: Reason) {
+        if reason == Reason::UnknownFunction {
+            self.misroute = self.misroute.or(Misroute::Doubtful);
+        }
         if self.primary.is_none_or(|found| found == Reason::UnknownFunction) {
             self.primary = Some(reason);
         }

@@ -228,12 +228,14 @@ pub enum Hint {
     Node(NodeId),
 }
 
-/// What comes of a text that a standby runs although it belongs to the primary.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+/// What comes of a text that a standby runs although it belongs to the primary. Ordered by care.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Misroute {
     /// As far as is known, the standby refuses what it cannot do, or does no harm.
     #[default]
     Refused,
+    /// It names what is not known (yet): it may be either.
+    Doubtful,
     /// The standby accepts it, and its effect is in the wrong place: a lock that excludes nobody, a snapshot
     /// that no other node knows, counters reset or a configuration reloaded on the wrong server.
     Silent,
@@ -293,7 +295,10 @@ impl Verdict {
             tx: TxControl::None,
             pin: None,
             effect: Effect::None,
-            misroute: Misroute::Refused,
+            misroute: match reason {
+                Reason::UnknownFunction | Reason::UnknownRelation => Misroute::Doubtful,
+                _ => Misroute::Refused,
+            },
             named_sequences: Sequences::Nothing,
             changes: Changes::Nothing,
             hint: None,
@@ -353,11 +358,17 @@ impl Verdict {
     /// A standby would accept it and do the wrong thing, with no error to tell anybody.
     ///
     /// So are functions of users' own that may do anything (VOLATILE ones, what calls them, DO, CALL). What is not known
-    /// (functions that the catalog does not have, EXECUTE, texts that are not understood) is not called so, nor are
-    /// functions whose answer merely differs from node to node.
+    /// is not called so ([`Verdict::may_be_silently_wrong`] for names that the catalog does not have; EXECUTE, texts that
+    /// are not understood), nor are functions whose answer merely differs from node to node.
     #[must_use]
     pub fn silently_wrong_on_standby(&self) -> bool {
         self.misroute == Misroute::Silent
+    }
+
+    /// Whether a standby would do the wrong thing is not known (yet), because of what it names.
+    #[must_use]
+    pub fn may_be_silently_wrong(&self) -> bool {
+        self.misroute == Misroute::Doubtful
     }
 
     /// What it does with what a server remembers of sequences. What writes, or calls what is not known, may advance
@@ -441,10 +452,10 @@ impl Misroute {
         if silent { Self::Silent } else { Self::Refused }
     }
 
-    /// Silence anywhere is silence.
+    /// Silence anywhere is silence, and doubt is doubt.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
-        if self == Self::Silent { self } else { other }
+        self.max(other)
     }
 }
 

@@ -131,8 +131,7 @@ impl Keeper {
             let rules = Arc::clone(&knowledge.rules);
             self.database.knowledge.publish(Knowledge::careful(rules, State::Unknown));
         }
-        // Whoever waits need not any longer.
-        self.database.checked.send_modify(|_| {});
+        self.database.has_failed();
         let error = failure.to_string();
         if self.said.as_ref() != Some(&error) {
             let database = &*self.database.name;
@@ -181,7 +180,7 @@ impl Keeper {
                     continue;
                 }
             }
-            self.database.has_answered(something_new);
+            self.database.has_answered(began, something_new);
             return Ok(());
         }
     }

@@ -54,14 +54,23 @@ pub(crate) struct Database {
     wake: Notify,
     /// Counts what has changed it, or may have.
     changes: AtomicU64,
-    /// When it was last asked with success, and wakes who waits for that.
-    checked: watch::Sender<Option<Instant>>,
+    /// What came of the last question; wakes who waits for that.
+    checked: watch::Sender<Checked>,
     /// Milliseconds until a name that is not known is worth another question: twice as many after each in vain.
     patience: AtomicU32,
     /// It was asked for a name that is not known.
     doubted: AtomicBool,
     /// As whom it can be asked: the last session's user.
     who: Mutex<Arc<OpenAs>>,
+}
+
+/// What came of the questions to a database.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Checked {
+    /// When one was answered.
+    answered: Option<Instant>,
+    /// Of the changes that were told, those up to here are known, or cannot be asked for.
+    changes: u64,
 }
 
 impl Catalogs {
@@ -88,7 +97,7 @@ impl Catalogs {
             knowledge: Published::new(Knowledge::careful(self.rules(), State::Loading)),
             wake: Notify::new(),
             changes: AtomicU64::new(0),
-            checked: watch::Sender::new(None),
+            checked: watch::Sender::default(),
             patience: AtomicU32::new(ASK_AGAIN.0),
             doubted: AtomicBool::new(false),
             who: Mutex::new(who),
@@ -155,9 +164,9 @@ impl Database {
 
     /// Something is named that is not known: when it is worth waiting for, what to wait on. It changes when the
     /// database was asked.
-    pub(crate) fn ask(&self) -> Option<watch::Receiver<Option<Instant>>> {
+    pub(crate) fn ask(&self) -> Option<watch::Receiver<Checked>> {
         let patience = Duration::from_millis(self.patience.load(Ordering::Relaxed).into());
-        let lately = self.checked.borrow().is_some_and(|checked| checked.elapsed() < patience);
+        let lately = self.checked.borrow().answered.is_some_and(|answered| answered.elapsed() < patience);
         let state = self.knowledge.load().state;
         let known_anew = state == State::Known && lately;
         if known_anew || state == State::Unknown {
@@ -169,14 +178,35 @@ impl Database {
         Some(answers)
     }
 
-    /// It was asked, and had something new to say or not.
-    fn has_answered(&self, something_new: bool) {
+    /// Something is named that is not known, and cannot be run where it would be: what ends when a question has been
+    /// answered that was asked after this, or cannot be. `None` when nobody can be asked.
+    pub(crate) fn ask_anew(&self) -> Option<impl Future<Output = ()> + Send + 'static> {
+        if self.knowledge.load().state == State::Unknown {
+            return None;
+        }
+        let mut answers = self.checked.subscribe();
+        let asked = self.changes.fetch_add(1, Ordering::AcqRel) + 1;
+        self.wake.notify_one();
+        Some(async move {
+            // Its end is one of the database: nobody answers any more.
+            let _ = answers.wait_for(|checked| checked.changes >= asked).await;
+        })
+    }
+
+    /// It was asked, after so many changes, and had something new to say or not.
+    fn has_answered(&self, changes: u64, something_new: bool) {
         if something_new {
             self.patience.store(ASK_AGAIN.0, Ordering::Relaxed);
         } else if self.doubted.swap(false, Ordering::Relaxed) {
             let patience = self.patience.load(Ordering::Relaxed);
             self.patience.store(patience.saturating_mul(2).min(ASK_AGAIN.1), Ordering::Relaxed);
         }
-        self.checked.send_replace(Some(Instant::now()));
+        self.checked.send_replace(Checked { answered: Some(Instant::now()), changes });
+    }
+
+    /// It could not be asked: whoever waits need not any longer.
+    fn has_failed(&self) {
+        let changes = self.changes.load(Ordering::Acquire);
+        self.checked.send_modify(|checked| checked.changes = changes);
     }
 }

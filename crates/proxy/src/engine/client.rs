@@ -75,9 +75,10 @@ impl Engine {
             if let Some(need) = self.message(env, books, buf, outs, header)? {
                 return Ok(ClientStep::More(need));
             }
-            if let Some(step) = self.take_local_step() {
+            if let Some(step) = self.take_local_step().or_else(|| self.take_doubt_step()) {
                 return Ok(step);
             }
+            self.end_doubt();
             self.gate.passed(header.len);
         }
     }
@@ -179,6 +180,11 @@ impl Engine {
         if self.tracker.is_skipping() {
             // Ignored, and the batch goes on.
             self.ask(Ask::Query, buf, out, header);
+            return None;
+        }
+        let whole = buf.at(buf.position(), buf.filled().len().min(header.len));
+        let sql = message::query_text(whole).filter(|_| whole.len() == header.len);
+        if self.waits_in_doubt(&verdict, sql, env, out) {
             return None;
         }
         if self.refuse_query(&verdict, env, books, buf, out, header.len) {

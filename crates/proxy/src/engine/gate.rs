@@ -5,7 +5,7 @@
 
 use bytes::BufMut;
 use protocol::frame::HEADER_LEN;
-use router::{Access, Effect, TxControl, Verdict};
+use router::{Access, Effect, Hint, TxControl, Verdict};
 
 use super::prepare::named_statement;
 use super::{Boundary, Engine, Env, Scan, Violation, scan};
@@ -22,6 +22,8 @@ pub(super) struct Gate {
     barrier: bool,
     /// Another unit is routed anew, whatever it is.
     alone: bool,
+    /// Somebody says that what is not known may run here.
+    believes: bool,
     /// A portal was made since the last Sync: the batch cannot go elsewhere.
     pub(super) bound: bool,
 }
@@ -42,7 +44,7 @@ pub(super) enum Pass {
 
 impl Gate {
     pub(super) fn new(on_standby: bool, cleared: usize, barrier: bool) -> Self {
-        Self { on_standby, cleared, barrier, alone: false, bound: false }
+        Self { on_standby, cleared, barrier, alone: false, believes: false, bound: false }
     }
 
     /// The backend is one of a standby.
@@ -54,6 +56,17 @@ impl Gate {
     pub(super) fn refuses(&self, verdict: &Verdict) -> bool {
         let writes = verdict.access == Access::Write || verdict.pin.is_some();
         self.on_standby && writes && verdict.silently_wrong_on_standby()
+    }
+
+    /// Whether a statement of that verdict may run here is not known, and nobody says that it may.
+    pub(super) fn doubts(&self, verdict: &Verdict) -> bool {
+        let hinted = matches!(verdict.hint, Some(Hint::Standby | Hint::Node(_)));
+        self.on_standby && !self.believes && !hinted && verdict.may_be_silently_wrong()
+    }
+
+    /// What is not known may run here.
+    pub(super) fn believe(&mut self) {
+        self.believes = true;
     }
 
     /// The transaction status is not known before the server has answered.

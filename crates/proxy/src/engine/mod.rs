@@ -11,6 +11,7 @@ mod book;
 mod books;
 mod call;
 mod client;
+mod doubt;
 mod early;
 mod failed;
 mod follow;
@@ -149,6 +150,8 @@ pub enum ClientStep {
     Hold,
     /// The message at the front is for pgweir to answer, now.
     Local,
+    /// The message at the front names what is not known: [`Engine::judge`] once that has been asked for.
+    Doubt,
     /// The client says goodbye.
     Terminate,
 }
@@ -201,6 +204,7 @@ pub struct Engine {
     gate: gate::Gate,
     early: early::Early,
     local: local::Local,
+    doubt: doubt::Doubt,
     /// Messages that fail in place of the client's.
     refused: Vec<(Push, Box<PgError>)>,
     /// Extended messages since the last Sync.
@@ -419,6 +423,7 @@ impl Engine {
         self.unsettled = None;
         self.stand_in.bind();
         self.refused.clear();
+        self.end_doubt();
         self.gate =
             gate::Gate::new(on_standby, unit.len, !begin.is_empty() || unit.verdict.tx != TxControl::None);
         self.known = (unit.boundary == Boundary::Query && !unit.extended).then_some(unit.verdict);
@@ -428,6 +433,11 @@ impl Engine {
     /// What the client sends behind the unit is routed anew, also where it could stay.
     pub fn keep_to_unit(&mut self) {
         self.gate.keep_to_unit();
+    }
+
+    /// The session asks for a standby, also for what nothing is known of.
+    pub fn believe(&mut self) {
+        self.gate.believe();
     }
 
     /// Drops what is left of a message that the client is sending; says how many bytes to pass over.

@@ -215,6 +215,11 @@ impl Engine {
             Some(statement) if self.is_local(&statement.verdict(), out) => return None,
             _ => {}
         }
+        if let Some(statement) = &known
+            && self.waits_in_doubt(&env.verdict(statement), Some(statement.sql()), env, out)
+        {
+            return None;
+        }
         if self.has_local_portals() {
             self.bound_locally(bind.portal, false);
         }

@@ -43,8 +43,11 @@ impl Engine {
         }
         let sql = message::query_text(buf.at(buf.position(), len));
         let Some(why) = self.refusal(verdict, sql, env) else { return false };
+        match sql.filter(|_| self.analyses_doubt(verdict)) {
+            Some(sql) => self.fail_analysed(books, out, sql, why),
+            None => self.fail_in_place(books, out, why),
+        }
         buf.consume(len);
-        self.fail_in_place(books, out, why);
         true
     }
 
@@ -82,8 +85,12 @@ impl Engine {
         sql: Option<&[u8]>,
         env: &Env<'_>,
     ) -> Option<Box<PgError>> {
-        if self.gate.refuses(verdict) || self.executes_refused(verdict, sql, env) {
+        let refused = |verdict: &Verdict| self.gate.refuses(verdict);
+        if refused(verdict) || self.run_by(verdict, sql, env).any(|executed| refused(&executed)) {
             return Some(Box::new(misplaced()));
+        }
+        if self.is_doubtful(verdict, sql, env) {
+            return Some(Box::new(self.cancelled_or(misplaced())));
         }
         if let Some(pin) = verdict.pin.filter(|_| env.state == SessionState::Reject) {
             return Some(Box::new(unmovable(pin, sql)));
@@ -93,19 +100,30 @@ impl Engine {
         ops.iter().find_map(router::own::bad_value).map(|bad| Box::new(bad_setting(&bad)))
     }
 
-    /// Whether it runs a prepared statement that must not run here.
-    fn executes_refused(&self, verdict: &Verdict, sql: Option<&[u8]>, env: &Env<'_>) -> bool {
-        if !self.gate.is_standby() || verdict.effect != Effect::Statements {
-            return false;
-        }
+    /// The verdicts on the prepared statements that it runs on a standby.
+    pub(super) fn run_by(
+        &self,
+        verdict: &Verdict,
+        sql: Option<&[u8]>,
+        env: &Env<'_>,
+    ) -> impl Iterator<Item = Verdict> {
+        let looks = self.gate.is_standby() && verdict.effect == Effect::Statements;
+        let sql = sql.filter(|_| looks);
         let ops = sql.and_then(|sql| router::session_ops(sql, env.standard_conforming)).unwrap_or_default();
-        let runs = ops.iter().filter(|op| matches!(op, SessionOp::Execute(_) | SessionOp::Explain(_)));
-        let mut run = runs.filter_map(|op| self.statements.any(op.statement()?));
-        run.any(|statement| self.gate.refuses(&env.verdict(statement)))
+        let runs = ops.into_iter().filter(|op| matches!(op, SessionOp::Execute(_) | SessionOp::Explain(_)));
+        runs.filter_map(|op| self.statements.any(op.statement()?)).map(|statement| env.verdict(statement))
     }
 
     /// Sends a Bind that fails in place of the client's, which need not be whole.
     pub(super) fn refuse_bind(&mut self, buf: &mut Buf, out: &mut Out, header: Header, why: Box<PgError>) {
+        self.put_failing_bind(out, why);
+        self.drop_message(header.len);
+        let dropped = self.drop_client_rest(buf.filled().len());
+        buf.consume(dropped);
+    }
+
+    /// Sends a Bind that fails, and with it whatever the client's would have been.
+    pub(super) fn put_failing_bind(&mut self, out: &mut Out, why: Box<PgError>) {
         let name = format!("{NAME_PREFIX}0");
         self.prepare_stand_in(out, &name, FAILING, NO_TOKEN);
         out.own(|own| {
@@ -117,9 +135,6 @@ impl Engine {
         });
         self.tracker.push(Ask::Bind, Owner::Client);
         self.refused.push((self.tracker.last_push(), why));
-        self.drop_message(header.len);
-        let dropped = self.drop_client_rest(buf.filled().len());
-        buf.consume(dropped);
     }
 
     /// Whether `message` is the failure that stands for a refusal; then the client is told why.

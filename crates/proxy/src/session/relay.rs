@@ -31,7 +31,7 @@ use crate::registry::Flag;
 const GRACE: Duration = Duration::from_secs(1);
 
 /// How far the relay of one lease is.
-struct Relay {
+pub(super) struct Relay {
     backend: Box<Backend>,
     watch: Counting,
     /// Bytes that must be there before the engine can go on, by direction.
@@ -41,6 +41,8 @@ struct Relay {
     held: bool,
     /// The client has said goodbye, or its stream has ended.
     leaving: Option<Leaving>,
+    /// The message at the front of the client's buffer waits until more is known of what it names.
+    pub(super) doubt: Option<super::doubt::Wait>,
     /// The message at the front of the client's buffer is for us to answer.
     local: bool,
     /// What is ours in front of it has not been answered.
@@ -143,6 +145,9 @@ impl Session {
         if guarded && self.consistency() == config::Consistency::Global {
             self.engine.keep_to_unit();
         }
+        if self.is_routed_to_standby() {
+            self.engine.believe();
+        }
         self.arm(unit);
         let early = guarded && route.1 == Reason::TransactionLoadBalance;
         if early {
@@ -175,6 +180,7 @@ impl Session {
             server_need: HEADER_LEN,
             held: false,
             leaving: None,
+            doubt: None,
             local: false,
             sets_up: false,
             anew: false,
@@ -379,6 +385,9 @@ impl Session {
         if self.must_wait(relay) {
             return self.watch_held(relay, cx);
         }
+        if !self.is_past_doubt(relay, cx) {
+            return self.watch_held(relay, cx);
+        }
         relay.held = false;
         if self.from_client.filled().len() < relay.client_need {
             match self.poll_read_client(cx, relay.client_need) {
@@ -462,6 +471,10 @@ impl Session {
             // What is there is enough to go on with.
             ClientStep::Hold => (relay.held, relay.client_need) = (true, HEADER_LEN),
             ClientStep::Local => (relay.local, relay.client_need) = (true, HEADER_LEN),
+            ClientStep::Doubt => {
+                relay.client_need = HEADER_LEN;
+                self.begin_doubt(relay);
+            }
             ClientStep::Terminate => relay.leaving = Some(Leaving::Terminated),
         }
         Ok(())
