@@ -142,7 +142,8 @@ fn rw_01_prepared_statements_and_function_calls() -> Result<()> {
     client.simple("DEALLOCATE p")?;
     // PREPARE itself leaves what later runs anywhere.
     let mut client = bound(&weir, BOUND[0])?;
-    cluster.setup("CREATE FUNCTION last() RETURNS int LANGUAGE sql AS 'SELECT pg_advisory_lock(7); SELECT 1'")?;
+    cluster
+        .setup("CREATE FUNCTION last() RETURNS int LANGUAGE sql AS 'SELECT pg_advisory_lock(7); SELECT 1'")?;
     client.talk(&msgs().Q("SAVEPOINT b").Q("PREPARE q AS SELECT last()").Q("ROLLBACK TO b"))?;
     let executed = client.talk(&msgs().Q("EXECUTE q"))?.to_string();
     ensure!(executed == "E(25006) Z(E)" || executed == "E(26000) Z(E)", "{executed}");
@@ -224,7 +225,10 @@ fn cn_04_a_doubt_that_nobody_settles() -> Result<()> {
         told.push(answer.unwrap_or_else(|error| error.to_string()));
         told.last().is_some_and(|last| last == "E(57014) Z(E)")
     });
-    ensure!(cancelled && told.iter().all(|told| told.starts_with("E(25006)") || told.starts_with("E(57014)")), "{told:?}");
+    ensure!(
+        cancelled && told.iter().all(|told| told.starts_with("E(25006)") || told.starts_with("E(57014)")),
+        "{told:?}"
+    );
     assert_eq!(other.scalar("SELECT known()")?, "7", "the cancel was for nothing else");
     other.simple("ROLLBACK")?;
     leaving.send(&msgs().Q("SELECT made()"))?;

@@ -87,6 +87,39 @@ fn rw_08_rw_11_silent_misroutes_fail_in_a_read_only_transaction_on_a_standby() -
     Ok(())
 }
 
+/// RW-16, RW-19: nor does what is not understood, or too long to be parsed, when what it names is known.
+#[test]
+fn rw_16_rw_19_texts_that_are_not_looked_through_are_still_looked_at() -> Result<()> {
+    let (cluster, weir) = prepared()?;
+    let padding = "x".repeat(100_000);
+    // sqlparser does not understand COLLATION FOR.
+    let odd = "collation for ('a'::text)";
+    for (sql, refused) in [
+        (format!("SELECT {odd} FROM v_locks"), true),
+        (format!("SELECT {odd}, locks()"), true),
+        (format!("SELECT {odd}, id FROM t WHERE (1 <#> 2) = 1"), true),
+        (format!("SELECT {odd} FROM t"), false),
+        (format!("SELECT pg_advisory_lock(7), '{padding}'"), true),
+        (format!("SELECT locks(), '{padding}'"), true),
+        (format!("SELECT a, '{padding}' FROM v_locks"), true),
+        (format!("SELECT 1 <#> 2, '{padding}'"), true),
+        (format!("SELECT marked(), '{padding}' FROM t"), false),
+    ] {
+        for extended in [false, true] {
+            let told = sql.get(..60).unwrap_or(&sql);
+            let mut client = weir.client()?;
+            client.simple("BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ")?;
+            assert_eq!(client.scalar(WHERE)?, "n1");
+            let replies = client.talk(&if extended { msgs().PBE(&sql).S() } else { msgs().Q(&sql) })?;
+            assert_eq!(replies.to_string().ends_with("E(25006) Z(E)"), refused, "{told}: {replies}");
+            assert_eq!(replies.error().is_some(), refused, "{told}");
+            assert_eq!(cluster.scalar(1, LOCKS)?, "0", "a lock on the standby: {told}");
+            client.simple("ROLLBACK")?;
+        }
+    }
+    Ok(())
+}
+
 /// RW-08, RW-12: a transaction that only reads goes on at the primary with what belongs there, as long as nothing of it
 /// would be missing, and comes out as on one server.
 #[test]

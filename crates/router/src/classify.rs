@@ -37,7 +37,7 @@ pub fn classify(sql: &[u8], options: &ParseOptions) -> Verdict {
 pub fn classify_with(sql: &[u8], options: &ParseOptions, catalog: &dyn FunctionCatalog) -> Verdict {
     let conforming = options.standard_conforming_strings;
     if sql.len() > options.max_parsed_statement {
-        return oversize::classify(sql, conforming).with_hint(hint_of(sql, options));
+        return oversize::classify(sql, conforming, catalog).with_hint(hint_of(sql, options));
     }
     let tokens: Vec<Token<'_>> = Normal::new(sql, conforming).collect();
     let verdict = Statements::new(&tokens)

@@ -57,6 +57,7 @@ pub use ops::{
     RESERVED_PREFIX, Repeatable, SessionOp, StateOp, covers, disguised, session_ops, statement_ends,
     with_names_disguised,
 };
+pub use oversize::MAX_SCANNED;
 pub use parameters::parameters;
 pub use pick::{Algorithm, Choice, Loads, PeakEwma, Picker};
 pub use reason::Reason;

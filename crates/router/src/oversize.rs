@@ -2,20 +2,25 @@
 //! session is still read from their tokens, one at a time, nothing kept.
 
 use crate::classify::Border;
-use crate::functions;
+use crate::functions::{self, FunctionCatalog, Safety};
 use crate::lexer::{Kind, Token};
 use crate::normal::Normal;
 use crate::reason::Reason;
+use crate::scan::names_what_is_the_primarys;
 use crate::sequences::Sequences;
 use crate::transaction;
 use crate::verdict::{Misroute, PinReason, StatementKind, TxControl, Verdict};
 
 /// Beyond this many bytes nothing is read but the first word (reading 1 MiB takes a few milliseconds, during
 /// which a worker serves nobody else).
-const MAX_SCANNED: usize = 1 << 20;
+pub const MAX_SCANNED: usize = 1 << 20;
 
 /// The verdict on a text that is too long to be parsed.
-pub(crate) fn classify(sql: &[u8], standard_conforming_strings: bool) -> Verdict {
+pub(crate) fn classify(
+    sql: &[u8],
+    standard_conforming_strings: bool,
+    catalog: &dyn FunctionCatalog,
+) -> Verdict {
     let mut tokens = Normal::new(sql, standard_conforming_strings);
     let verdict = Verdict::unparsed(Reason::TooLong);
     if sql.len() > MAX_SCANNED {
@@ -24,9 +29,9 @@ pub(crate) fn classify(sql: &[u8], standard_conforming_strings: bool) -> Verdict
         let tx = if kind_of(&first) == StatementKind::Insert { TxControl::None } else { TxControl::Mixed };
         return verdict.with_kind(kind_of(&first)).with_tx(tx);
     }
-    let mut seen = Seen::default();
+    let mut seen = Seen { misroute: hidden(catalog), ..Seen::default() };
     for token in tokens {
-        seen.token(&token);
+        seen.token(&token, catalog);
     }
     if seen.statements == 0 {
         return Verdict::empty();
@@ -54,6 +59,24 @@ fn kind_of(first: &Token<'_>) -> StatementKind {
     KINDS.iter().find(|(word, _)| first.is(word)).map_or(StatementKind::Other, |(_, kind)| *kind)
 }
 
+/// What every statement may call unseen.
+fn hidden(catalog: &dyn FunctionCatalog) -> Misroute {
+    Misroute::silent_if(catalog.hidden() == Safety::PrimaryOnly)
+}
+
+/// What comes of a call of what the token names, if it is a name: a function of somebody's own counts for all of that
+/// name.
+fn misroute_of(token: &Token<'_>, catalog: &dyn FunctionCatalog) -> Misroute {
+    if !matches!(token.kind, Kind::Word | Kind::Quoted) {
+        return Misroute::Refused;
+    }
+    let name = functions::catalog_name(token);
+    let own = std::str::from_utf8(&name)
+        .ok()
+        .and_then(|name| catalog.listed(None, name).or_else(|| catalog.function(None, name)));
+    functions::misroute_of(&name).or(Misroute::silent_if(own == Some(Safety::PrimaryOnly)))
+}
+
 /// What has gone by.
 #[derive(Default)]
 struct Seen {
@@ -75,7 +98,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn token(&mut self, token: &Token<'_>) {
+    fn token(&mut self, token: &Token<'_>, catalog: &dyn FunctionCatalog) {
         let begins = self.border.is_empty();
         if self.border.ends_at(token) {
             self.border = Border::default();
@@ -88,10 +111,8 @@ impl Seen {
             self.pin = self.pin.or(self.pins_if_called);
             self.misroute = self.misroute.or(self.misroute_if_called);
         }
-        self.misroute_if_called = match token.kind {
-            Kind::Word | Kind::Quoted => functions::misroute_of(&functions::catalog_name(token)),
-            _ => Misroute::Refused,
-        };
+        self.misroute_if_called = misroute_of(token, catalog);
+        self.misroute = self.misroute.or(Misroute::silent_if(names_what_is_the_primarys(token, catalog)));
         if token.is_name() {
             self.sequences = self.sequences.and(functions::sequences_of(&functions::catalog_name(token)));
         }

@@ -17,7 +17,7 @@ use sqlparser::parser::Parser;
 use crate::functions::{self, FunctionCatalog, Safety};
 use crate::lexer::{Kind, Token};
 use crate::reason::Reason;
-use crate::scan::Scan;
+use crate::scan::{Scan, names_what_is_the_primarys};
 use crate::verdict::{Access, Misroute, StatementKind, Verdict};
 
 /// Operators and their like in one statement; more of them could make a tree so deep that dropping it
@@ -33,7 +33,11 @@ pub(crate) fn classify(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> V
     let kind = main_kind(tokens);
     let reason = scan.primary.or_else(|| parse(tokens, &scan, catalog).err());
     // A view may call anything, and a sequence is ahead on a standby.
-    let silent = reason == Some(Reason::PrimaryRelation);
+    let silent = match reason {
+        Some(Reason::PrimaryRelation) => true,
+        Some(Reason::Unparsed) => tokens.iter().any(|token| names_what_is_the_primarys(token, catalog)),
+        _ => false,
+    };
     let verdict = match reason {
         None => Verdict::new(Access::Read, kind, Reason::ReadOnlySelect),
         Some(Reason::DataModifyingCte) if kind != StatementKind::Select => {

@@ -26,6 +26,22 @@ pub(crate) struct Scan<'a> {
     pub(crate) unknown: Vec<Token<'a>>,
 }
 
+/// Whether a token is the name of a relation or an operator that a standby may serve wrongly, wherever it stands: for
+/// texts whose grammar is not understood.
+pub(crate) fn names_what_is_the_primarys(token: &Token<'_>, catalog: &dyn FunctionCatalog) -> bool {
+    let name = match token.kind {
+        Kind::Word | Kind::Quoted => functions::catalog_name(token),
+        Kind::Operator => token.text.to_vec(),
+        _ => return false,
+    };
+    let Ok(name) = std::str::from_utf8(&name) else { return false };
+    let known = match token.kind {
+        Kind::Operator => catalog.operator(None, name),
+        _ => catalog.relation(None, name),
+    };
+    known == Some(Safety::PrimaryOnly)
+}
+
 impl<'a> Scan<'a> {
     /// Looks at the tokens of one statement.
     pub(crate) fn of(tokens: &[Token<'a>], catalog: &dyn FunctionCatalog) -> Self {

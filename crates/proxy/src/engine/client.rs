@@ -3,7 +3,7 @@
 use protocol::frame::{HEADER_LEN, Header, frontend_header};
 use protocol::message::{self, TxStatus};
 use protocol::tracker::{Ask, Owner, Push};
-use router::{Reason, StatementKind, Verdict};
+use router::{MAX_SCANNED, Reason, StatementKind, Verdict};
 
 use super::gate::Pass;
 use super::names::Ahead;
@@ -170,7 +170,7 @@ impl Engine {
     ) -> Option<usize> {
         let verdict = match self.known.take() {
             Some(verdict) => verdict,
-            None if header.len > env.max_parsed + HEADER_LEN + 1 => Verdict::unparsed(Reason::TooLong),
+            None if self.is_unread(header.len, env) => Verdict::unparsed(Reason::TooLong),
             None if buf.filled().len() < header.len => return Some(header.len),
             None => query_verdict(buf.at(buf.position(), header.len), env),
         };
@@ -217,6 +217,12 @@ impl Engine {
         }
         self.chase(out, &ops);
         None
+    }
+
+    /// Whether a Query of `len` bytes is not looked into. On a standby, where it would run, more is.
+    fn is_unread(&self, len: usize, env: &Env<'_>) -> bool {
+        let longest = if self.gate.is_standby() { env.max_parsed.max(MAX_SCANNED) } else { env.max_parsed };
+        len > longest + HEADER_LEN + 1
     }
 
     /// What passes next ends in ReadyForQuery.

@@ -84,10 +84,12 @@ impl Engine {
 
     /// Whether it is not known what would come of it on this standby. What the server ignores harms nobody.
     pub(super) fn is_doubtful(&self, verdict: &Verdict, sql: Option<&[u8]>, env: &Env<'_>) -> bool {
-        if !self.gate.is_standby() || self.tracker.is_skipping() || self.tracker.status() == TxStatus::Failed {
+        if !self.gate.is_standby() || self.tracker.is_skipping() || self.tracker.status() == TxStatus::Failed
+        {
             return false;
         }
-        self.gate.doubts(verdict) || self.run_by(verdict, sql, env).any(|executed| self.gate.doubts(&executed))
+        self.gate.doubts(verdict)
+            || self.run_by(verdict, sql, env).any(|executed| self.gate.doubts(&executed))
     }
 
     /// Why what is still doubtful must not run: `misplaced`, or that the client has cancelled it.

@@ -24,7 +24,12 @@ impl Session {
         if self.engine.is_waiting() && !gives {
             return Doing::Running(tracker.next_push().unwrap_or(tracker.last_push()));
         }
-        if gives || relay.doubt.is_some() || relay.leaving.is_some() || !self.to_client.is_empty() || !self.to_server.is_empty() {
+        if gives
+            || relay.doubt.is_some()
+            || relay.leaving.is_some()
+            || !self.to_client.is_empty()
+            || !self.to_server.is_empty()
+        {
             return Doing::Other;
         }
         match self.engine.status() {
