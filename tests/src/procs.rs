@@ -196,11 +196,12 @@ pub fn target_dir() -> Result<PathBuf> {
 /// The directory of the profile that built the test (`target/debug`).
 ///
 /// # Errors
-/// When the executable does not lie in `<profile>/deps`.
+/// When the executable lies in no directory.
 pub fn profile_dir() -> Result<PathBuf> {
     let exe = std::env::current_exe()?;
-    let deps = exe.parent().context("no directory of the executable")?;
-    let dir = if deps.ends_with("deps") { deps.parent().context("no profile directory")? } else { deps };
+    let dir = exe.parent().context("no directory of the executable")?;
+    let inside = dir.ends_with("deps") || dir.ends_with("examples");
+    let dir = if inside { dir.parent().context("no profile directory")? } else { dir };
     Ok(dir.to_owned())
 }
 

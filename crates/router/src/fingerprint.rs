@@ -2,8 +2,9 @@
 //!
 //! Invariant: two texts with one fingerprint get one verdict (under the same options). It holds because
 //! the classifier sees nothing of a text that is not hashed here: the kinds of all tokens, the text of
-//! words (without case), quoted names, operators and punctuation, and the leading hint. White space,
-//! comments, the text of literals and the length of lists of them count for neither ([`crate::normal`]).
+//! words (without case), quoted names, operators and punctuation, which strings name a probe
+//! ([`Token::names_a_probe`]), and the leading hint. White space, comments, the text of other literals and
+//! the length of lists of them count for neither ([`crate::normal`]).
 //!
 //! The hash is two lanes of 64-bit multiply-and-fold (as in wyhash). It is not cryptographic; the verdict
 //! cache puts a seed in, so that collisions cannot be prepared.
@@ -82,6 +83,7 @@ impl Hash {
     fn token(&mut self, token: &Token<'_>) {
         let kind = token.kind as u64 + 1;
         match token.kind {
+            Kind::String if token.names_a_probe() => self.mix(kind | 0x400),
             Kind::String | Kind::Number | Kind::Bad => self.mix(kind),
             Kind::Word => self.text(kind, token.text, token.text.is_ascii()),
             Kind::Quoted | Kind::Param | Kind::Operator | Kind::Punct => self.text(kind, token.text, false),

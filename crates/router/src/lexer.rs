@@ -49,6 +49,12 @@ impl Token<'_> {
         self.kind == Kind::Punct && self.text == punct.as_bytes()
     }
 
+    /// A string that names a setting which tells a client what kind of server it has come to.
+    pub(crate) fn names_a_probe(&self) -> bool {
+        const PROBES: [&[u8]; 2] = [b"'transaction_read_only'", b"'in_hot_standby'"];
+        self.kind == Kind::String && PROBES.iter().any(|probe| self.text.eq_ignore_ascii_case(probe))
+    }
+
     /// A keyword or a name, quoted or not.
     pub(crate) fn is_name(&self) -> bool {
         matches!(self.kind, Kind::Word | Kind::Quoted)

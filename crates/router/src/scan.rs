@@ -64,6 +64,8 @@ impl<'a> Scan<'a> {
                 }
                 Kind::Operator => scan.operator(token, catalog),
                 Kind::Bad => scan.bad(tokens, at),
+                // Who asks wants to know whether it may write here, and it may, as with `pg_is_in_recovery()`.
+                Kind::String if token.names_a_probe() => scan.send_to_primary(Reason::VolatileFunction),
                 Kind::String | Kind::Number | Kind::Param | Kind::Punct => {}
             }
         }
