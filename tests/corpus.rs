@@ -119,7 +119,7 @@ fn rw_01_every_statement_of_the_corpus_runs_where_it_belongs() -> Result<()> {
     let (cluster, weir) = rig(2, "consistency: eventual")?;
     cluster.setup(SCHEMA)?;
     let lines = corpus();
-    ensure!(lines.len() > 450, "{} statements", lines.len());
+    ensure!(lines.len() >= 600, "{} statements", lines.len());
     run_all(&weir, &lines)?;
     let wrong = check(&cluster, &lines)?;
     ensure!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
