@@ -18,7 +18,7 @@ FUZZ_SECONDS ?= 10
 FUZZ_SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test drivers unit lint fmt build regress-sql bench bench-quick bench-failover chaos fuzz clean
+.PHONY: help run test drivers unit lint fmt build regress-sql regress-live bench bench-quick bench-failover chaos fuzz clean
 .PHONY: need-test need-drivers build-ci
 # What is needed comes first, even with -j; cargo is parallel by itself.
 .NOTPARALLEL:
@@ -68,6 +68,10 @@ build-ci:
 regress-sql: ## PostgreSQL's own regression scripts through the classifier (fetches Debian's source package)
 	@scripts/regress-sql.sh target/regress
 	@$(CARGO) run -q -p pgweir-router --example regress target/regress/sql
+
+regress-live: need-test build-ci ## the same scripts for real: what runs on a standby that a standby refuses? A quarter of an hour
+	@scripts/regress-sql.sh target/regress
+	@$(CARGO) run -q --profile ci -p pgweir-tests --example regress_live target/regress
 
 bench: ## the whole table of docs/benchmarks.md, against direct and the installed ones of PgBouncer, Pgpool-II, HAProxy; a quarter of an hour
 	@scripts/need.sh bench

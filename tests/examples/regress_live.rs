@@ -45,6 +45,7 @@ fn main() -> Result<()> {
         cluster.sql(0, sql)?;
     }
     let names = names(&directory, &wanted)?;
+    provoke(&cluster)?;
     run(&cluster, cluster.port(0), &directory, "test_setup", "prepared")?;
     for name in &names {
         let database = format!("{}_db", name.replace('.', "_"));
@@ -52,6 +53,29 @@ fn main() -> Result<()> {
         run(&cluster, weir.port(), &directory, name, &database)?;
     }
     report(&cluster, names.len())
+}
+
+/// What is looked for is there to be seen: a write at the standby itself.
+fn provoke(cluster: &Cluster) -> Result<()> {
+    let refused = cluster.direct(1)?.sqlstate_of("CREATE TABLE provoked()")?;
+    ensure!(refused == "25006", "the standby takes a write: {refused:?}");
+    ensure!(refusals(&cluster.log(1)?).len() == 1, "a refusal is not seen in the log of the standby");
+    Ok(())
+}
+
+/// The errors in a standby's log by which it says that it is one, with their statements.
+fn refusals(log: &str) -> BTreeMap<&str, Vec<&str>> {
+    let mut refused: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut lines = log.lines();
+    while let Some(line) = lines.next() {
+        let error = line.contains("|bench|") && line.contains("ERROR:");
+        if error && REFUSALS.iter().any(|refusal| line.contains(refusal)) {
+            let what = line.split("ERROR:").nth(1).unwrap_or_default().trim();
+            let statement = lines.by_ref().find(|line| line.contains("STATEMENT:")).unwrap_or_default();
+            refused.entry(what).or_default().push(statement);
+        }
+    }
+    refused
 }
 
 fn names(directory: &Path, wanted: &[String]) -> Result<Vec<String>> {
@@ -84,16 +108,11 @@ fn run(cluster: &Cluster, port: u16, directory: &Path, name: &str, database: &st
 /// The refusals in the standby's log, and how much ran where.
 fn report(cluster: &Cluster, scripts: usize) -> Result<()> {
     let log = cluster.log(1)?;
-    let mut refused: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    let mut lines = log.lines().peekable();
-    while let Some(line) = lines.next() {
-        let error = line.contains("|bench|") && line.contains("ERROR:");
-        if error && REFUSALS.iter().any(|refusal| line.contains(refusal)) {
-            let what = line.split("ERROR:").nth(1).unwrap_or_default().trim();
-            let statement = lines.by_ref().find(|line| line.contains("STATEMENT:")).unwrap_or_default();
-            refused.entry(what).or_default().push(statement);
-        }
-    }
+    let mut refused = refusals(&log);
+    refused.retain(|_, statements| {
+        statements.retain(|statement| !statement.contains("provoked"));
+        !statements.is_empty()
+    });
     let ran = |node| -> Result<usize> {
         Ok(cluster.statements_logged(node)?.iter().filter(|logged| logged.user == "bench").count())
     };
@@ -102,6 +121,11 @@ fn report(cluster: &Cluster, scripts: usize) -> Result<()> {
         println!("{}x {what}", statements.len());
         statements.iter().take(5).for_each(|statement| println!("    {statement}"));
     }
+    let errors = log.lines().filter(|line| line.contains("|bench|") && line.contains("ERROR:")).count();
+    println!(
+        "{} of {errors} errors of the standby say that it is one",
+        refused.values().map(Vec::len).sum::<usize>()
+    );
     let locks = cluster.scalar(1, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")?;
     ensure!(locks == "0", "{locks} advisory locks on the standby");
     Ok(())

@@ -24,6 +24,7 @@ mod exact;
 pub mod explain;
 pub mod fingerprint;
 pub mod functions;
+mod handed;
 mod hint;
 mod lexer;
 mod normal;

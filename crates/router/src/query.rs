@@ -1,8 +1,8 @@
 //! Queries: SELECT, VALUES, TABLE, WITH. A read only when nothing speaks against it in the tokens
 //! ([`crate::scan`]) *and* sqlparser understands the whole of it *and* its tree holds nothing that writes.
 //!
-//! sqlparser is given text made from the normalised tokens, not the client's: its own lexical rules (escapes,
-//! dollar quotes, comments, encodings) cannot disagree with PostgreSQL's then.
+//! sqlparser is given the normalised tokens, not the client's text ([`crate::handed`]): its own lexical rules
+//! (escapes, dollar quotes, comments, encodings) cannot disagree with PostgreSQL's then.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -15,6 +15,7 @@ use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::Parser;
 
 use crate::functions::{self, FunctionCatalog, Safety};
+use crate::handed;
 use crate::lexer::{Kind, Token};
 use crate::reason::Reason;
 use crate::scan::{Scan, names_what_is_the_primarys};
@@ -110,10 +111,10 @@ fn trees(tokens: &[Token<'_>]) -> Result<Vec<Statement>, Reason> {
     if tokens.iter().filter(|token| chains(token)).count() > MAX_CHAIN {
         return Err(Reason::Unparsed);
     }
-    let text = canonical(&without_table(tokens));
+    let handed = handed::tokens(&without_table(tokens)).map_err(|_not_understood| Reason::Unparsed)?;
     let dialect = PostgreSqlDialect {};
     let parser = Parser::new(&dialect).with_recursion_limit(MAX_NESTING);
-    let parsed = parser.try_with_sql(&text).and_then(|mut parser| parser.parse_statements());
+    let parsed = parser.with_tokens_with_locations(handed).parse_statements();
     parsed.map_err(|_not_understood| Reason::Unparsed)
 }
 
