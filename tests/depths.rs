@@ -59,6 +59,85 @@ ALTER MATERIALIZED VIEW m OWNER TO bench;
 GRANT ALL ON SCHEMA public TO bench;
 GRANT ALL ON ALL TABLES IN SCHEMA public TO bench";
 
+/// Where statements run.
+const ROWS: &[(usize, &str)] = &[
+    // Aggregates and windows.
+    (0, "SELECT sum_wr(id) FROM t"),
+    (0, "SELECT sum_wr(id) OVER (PARTITION BY v ORDER BY id) FROM t"),
+    (0, "SELECT sum_final(id) FROM t"),
+    (0, "SELECT sum_moving(id) OVER (ORDER BY id ROWS 2 PRECEDING) FROM t"),
+    (0, "SELECT count(*) FILTER (WHERE wr(id) > 0) FROM t"),
+    (0, "SELECT sum(id) OVER w FROM t WINDOW w AS (ORDER BY wr(id))"),
+    (0, "SELECT id FROM t GROUP BY GROUPING SETS ((id), (wr(1))) HAVING id > 0"),
+    (
+        1,
+        "SELECT sum_rd(id) OVER (ORDER BY id), rank() OVER w, lag(id, 1) OVER w FROM t WINDOW w AS (ORDER BY id)",
+    ),
+    (1, "SELECT v, grouping(v), count(*) FROM t GROUP BY GROUPING SETS ((v), ()) ORDER BY 1"),
+    (1, "SELECT v, id FROM t GROUP BY CUBE (v, id)"),
+    (1, "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY id) FROM t"),
+    (0, "TABLE v_window"),
+    // FROM.
+    (0, "SELECT * FROM rows_wr(1)"),
+    (0, "SELECT * FROM t, LATERAL rows_wr(t.id) x"),
+    (0, "SELECT * FROM t LEFT JOIN LATERAL (SELECT wr(t.id)) x ON true"),
+    (0, "SELECT * FROM ROWS FROM (rows_rd(1), rows_wr(2)) WITH ORDINALITY"),
+    (0, "SELECT rows_wr(id) FROM t"),
+    (0, "TABLE v_lateral"),
+    (1, "SELECT * FROM t, LATERAL rows_rd(t.id) x"),
+    // Not understood, so care is taken.
+    (0, "SELECT * FROM ROWS FROM (rows_rd(1), generate_series(1, 3)) WITH ORDINALITY AS x(a, b, c)"),
+    (1, "SELECT * FROM generate_series(1, 3) WITH ORDINALITY"),
+    (1, "SELECT id FROM t TABLESAMPLE bernoulli (50)"),
+    // REPEATABLE could be a function's name.
+    (0, "SELECT id FROM t TABLESAMPLE bernoulli (50) REPEATABLE (1)"),
+    (0, "SELECT id FROM t TABLESAMPLE system (wr(100))"),
+    (1, "TABLE v_sample"),
+    // Operators and casts.
+    (0, "SELECT id <#> 1 FROM t"),
+    (0, "SELECT @@# id FROM t"),
+    (0, "SELECT id OPERATOR(public.<#>) 1 FROM t"),
+    (0, "SELECT id::money_like FROM t"),
+    (0, "SELECT (1::money_like).n"),
+    // Partitions, inheritance.
+    (0, "SELECT * FROM parts"),
+    (0, "SELECT * FROM parts_high"),
+    (0, "TABLE v_parts"),
+    (1, "SELECT * FROM parts_low"),
+    (0, "SELECT * FROM parent"),
+    (1, "SELECT * FROM sound"),
+    // Defaults, generated columns and expressions of indexes are not computed by a read.
+    (1, "SELECT d, g FROM by_function WHERE im(id) = 1"),
+    (0, "INSERT INTO by_function (id) VALUES (1)"),
+    // Rules, views, policies, foreign tables.
+    (1, "SELECT * FROM v_ruled"),
+    (0, "INSERT INTO v_ruled VALUES (1)"),
+    (0, "INSERT INTO sound VALUES (1)"),
+    (1, "TABLE v_security"),
+    (1, "SELECT * FROM m"),
+    (0, "REFRESH MATERIALIZED VIEW m"),
+    (0, "SELECT * FROM guarded"),
+    (1, "SELECT * FROM guarded_soundly"),
+    (0, "SELECT * FROM of_file"),
+    (0, "TABLE v_of_file"),
+    // Locks and writes at any depth.
+    (0, "SELECT 1 FROM (SELECT 1 FROM (SELECT id FROM t WHERE id = 1 FOR KEY SHARE) a) b"),
+    (0, "SELECT (SELECT count(*) FROM (SELECT 1 FROM t FOR UPDATE SKIP LOCKED) x)"),
+    (0, "SELECT 1 WHERE EXISTS (WITH x AS (SELECT id FROM t FOR NO KEY UPDATE OF t NOWAIT) SELECT 1 FROM x)"),
+    (0, "SELECT id FROM t UNION (SELECT id FROM (SELECT id FROM t FOR SHARE) y)"),
+    (0, "WITH x AS (INSERT INTO log VALUES (1) RETURNING n) SELECT * FROM x"),
+    (
+        0,
+        "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 3), x AS (DELETE FROM log RETURNING n) SELECT count(*) FROM r, x",
+    ),
+    (0, "WITH x AS (UPDATE log SET n = 2 RETURNING n) TABLE x"),
+    (0, "EXPLAIN ANALYZE WITH x AS (INSERT INTO log VALUES (1) RETURNING n) SELECT * FROM x"),
+    (0, "MERGE INTO log l USING t ON l.n = t.id WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN DO NOTHING"),
+    (1, "WITH x AS MATERIALIZED (SELECT id FROM t) SELECT * FROM x"),
+    (1, "SELECT 'for update', v AS \"for share\" FROM t"),
+    (1, "SELECT substring(v from 1 for 2) FROM t"),
+];
+
 /// Made first: what the schema is made of.
 const BEFORE: &str =
     "CREATE FUNCTION pair_wr(int, int) RETURNS int VOLATILE LANGUAGE sql AS 'SELECT $1 + $2'";
@@ -76,90 +155,7 @@ fn prepared() -> Result<(Cluster, Pgweir)> {
 #[test]
 fn rw_01_rw_03_rw_06_whatever_hides_a_write() -> Result<()> {
     let (cluster, weir) = prepared()?;
-    let rows = [
-        // Aggregates and windows.
-        (0, "SELECT sum_wr(id) FROM t"),
-        (0, "SELECT sum_wr(id) OVER (PARTITION BY v ORDER BY id) FROM t"),
-        (0, "SELECT sum_final(id) FROM t"),
-        (0, "SELECT sum_moving(id) OVER (ORDER BY id ROWS 2 PRECEDING) FROM t"),
-        (0, "SELECT count(*) FILTER (WHERE wr(id) > 0) FROM t"),
-        (0, "SELECT sum(id) OVER w FROM t WINDOW w AS (ORDER BY wr(id))"),
-        (0, "SELECT id FROM t GROUP BY GROUPING SETS ((id), (wr(1))) HAVING id > 0"),
-        (
-            1,
-            "SELECT sum_rd(id) OVER (ORDER BY id), rank() OVER w, lag(id, 1) OVER w FROM t WINDOW w AS (ORDER BY id)",
-        ),
-        (1, "SELECT v, grouping(v), count(*) FROM t GROUP BY GROUPING SETS ((v), ()) ORDER BY 1"),
-        (1, "SELECT v, id FROM t GROUP BY CUBE (v, id)"),
-        (1, "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY id) FROM t"),
-        (0, "TABLE v_window"),
-        // FROM.
-        (0, "SELECT * FROM rows_wr(1)"),
-        (0, "SELECT * FROM t, LATERAL rows_wr(t.id) x"),
-        (0, "SELECT * FROM t LEFT JOIN LATERAL (SELECT wr(t.id)) x ON true"),
-        (0, "SELECT * FROM ROWS FROM (rows_rd(1), rows_wr(2)) WITH ORDINALITY"),
-        (0, "SELECT rows_wr(id) FROM t"),
-        (0, "TABLE v_lateral"),
-        (1, "SELECT * FROM t, LATERAL rows_rd(t.id) x"),
-        // Not understood, so care is taken.
-        (0, "SELECT * FROM ROWS FROM (rows_rd(1), generate_series(1, 3)) WITH ORDINALITY AS x(a, b, c)"),
-        (1, "SELECT * FROM generate_series(1, 3) WITH ORDINALITY"),
-        (1, "SELECT id FROM t TABLESAMPLE bernoulli (50)"),
-        // REPEATABLE could be a function's name.
-        (0, "SELECT id FROM t TABLESAMPLE bernoulli (50) REPEATABLE (1)"),
-        (0, "SELECT id FROM t TABLESAMPLE system (wr(100))"),
-        (1, "TABLE v_sample"),
-        // Operators and casts.
-        (0, "SELECT id <#> 1 FROM t"),
-        (0, "SELECT @@# id FROM t"),
-        (0, "SELECT id OPERATOR(public.<#>) 1 FROM t"),
-        (0, "SELECT id::money_like FROM t"),
-        (0, "SELECT (1::money_like).n"),
-        // Partitions, inheritance.
-        (0, "SELECT * FROM parts"),
-        (0, "SELECT * FROM parts_high"),
-        (0, "TABLE v_parts"),
-        (1, "SELECT * FROM parts_low"),
-        (0, "SELECT * FROM parent"),
-        (1, "SELECT * FROM sound"),
-        // Defaults, generated columns and expressions of indexes are not computed by a read.
-        (1, "SELECT d, g FROM by_function WHERE im(id) = 1"),
-        (0, "INSERT INTO by_function (id) VALUES (1)"),
-        // Rules, views, policies, foreign tables.
-        (1, "SELECT * FROM v_ruled"),
-        (0, "INSERT INTO v_ruled VALUES (1)"),
-        (0, "INSERT INTO sound VALUES (1)"),
-        (1, "TABLE v_security"),
-        (1, "SELECT * FROM m"),
-        (0, "REFRESH MATERIALIZED VIEW m"),
-        (0, "SELECT * FROM guarded"),
-        (1, "SELECT * FROM guarded_soundly"),
-        (0, "SELECT * FROM of_file"),
-        (0, "TABLE v_of_file"),
-        // Locks and writes at any depth.
-        (0, "SELECT 1 FROM (SELECT 1 FROM (SELECT id FROM t WHERE id = 1 FOR KEY SHARE) a) b"),
-        (0, "SELECT (SELECT count(*) FROM (SELECT 1 FROM t FOR UPDATE SKIP LOCKED) x)"),
-        (
-            0,
-            "SELECT 1 WHERE EXISTS (WITH x AS (SELECT id FROM t FOR NO KEY UPDATE OF t NOWAIT) SELECT 1 FROM x)",
-        ),
-        (0, "SELECT id FROM t UNION (SELECT id FROM (SELECT id FROM t FOR SHARE) y)"),
-        (0, "WITH x AS (INSERT INTO log VALUES (1) RETURNING n) SELECT * FROM x"),
-        (
-            0,
-            "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 3), x AS (DELETE FROM log RETURNING n) SELECT count(*) FROM r, x",
-        ),
-        (0, "WITH x AS (UPDATE log SET n = 2 RETURNING n) TABLE x"),
-        (0, "EXPLAIN ANALYZE WITH x AS (INSERT INTO log VALUES (1) RETURNING n) SELECT * FROM x"),
-        (
-            0,
-            "MERGE INTO log l USING t ON l.n = t.id WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN DO NOTHING",
-        ),
-        (1, "WITH x AS MATERIALIZED (SELECT id FROM t) SELECT * FROM x"),
-        (1, "SELECT 'for update', v AS \"for share\" FROM t"),
-        (1, "SELECT substring(v from 1 for 2) FROM t"),
-    ];
-    run_all(&cluster, &weir, &rows)?;
+    run_all(&cluster, &weir, ROWS)?;
     // Once each: what is there may not be made twice.
     let mut client = weir.client()?;
     for sql in [

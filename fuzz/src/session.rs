@@ -162,17 +162,21 @@ impl Pair {
             self.engine.bind(self.on_standby, &unit, begin.into_iter().collect());
             self.bound = true;
         }
-        let (mut server, mut client) = (Out::default(), Out::default());
-        let step = self.on_env(|pair, env| {
-            let mut outs = ClientOuts { server: &mut server, client: &mut client };
-            pair.engine.client(env, &mut pair.books, &mut pair.from_client, &mut outs)
-        });
-        let asked = self.to_server.take(&server.bytes(&self.from_client));
-        self.owed.extend(asked);
-        self.to_client.take(&client.bytes(&self.from_server));
-        match step.map_err(|_| Over)? {
-            ClientStep::Terminate | ClientStep::Local => Err(Over),
-            ClientStep::More(_) | ClientStep::Hold => Ok(()),
+        loop {
+            let (mut server, mut client) = (Out::default(), Out::default());
+            let step = self.on_env(|pair, env| {
+                let mut outs = ClientOuts { server: &mut server, client: &mut client };
+                pair.engine.client(env, &mut pair.books, &mut pair.from_client, &mut outs)
+            });
+            let asked = self.to_server.take(&server.bytes(&self.from_client));
+            self.owed.extend(asked);
+            self.to_client.take(&client.bytes(&self.from_server));
+            match step.map_err(|_| Over)? {
+                ClientStep::Terminate | ClientStep::Local => return Err(Over),
+                ClientStep::More(_) | ClientStep::Hold => return Ok(()),
+                // Nobody knows more.
+                ClientStep::Doubt => self.engine.judge(),
+            }
         }
     }
 
