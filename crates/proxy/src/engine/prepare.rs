@@ -209,16 +209,9 @@ impl Engine {
         };
         let known = self.statements.any(bind.statement).cloned();
         let by_sql = known.as_ref().is_some_and(|statement| statement.source() == Source::Prepare);
-        let console = |statement: &&Arc<Statement>| statement.verdict().effect == Effect::Console;
-        match known.as_ref().filter(console) {
-            Some(_) if seen.len() < header.len => return Some(header.len),
-            Some(statement) if self.is_local(&statement.verdict(), out) => return None,
-            _ => {}
-        }
-        if let Some(statement) = &known
-            && self.waits_in_doubt(&env.verdict(statement), Some(statement.sql()), env, out)
-        {
-            return None;
+        let missing = (seen.len() < header.len).then_some(header.len);
+        if let Some(stops) = known.as_ref().and_then(|known| self.stops_bind(env, known, missing, out)) {
+            return stops;
         }
         if self.has_local_portals() {
             self.bound_locally(bind.portal, false);
@@ -278,6 +271,29 @@ impl Engine {
                 name.map(|name| self.bind_as(out, bind, &name, len))
             }
         }
+    }
+
+    /// Whether a Bind of that statement is not forwarded, or not yet: it is for us to answer, once what is `missing` of it
+    /// is there, or it is to be judged first. Gives how many bytes must be there, if there are too few.
+    fn stops_bind(
+        &mut self,
+        env: &Env<'_>,
+        statement: &Statement,
+        missing: Option<usize>,
+        out: &mut Out,
+    ) -> Option<Option<usize>> {
+        let verdict = statement.verdict();
+        if verdict.effect == Effect::Console {
+            if missing.is_some() {
+                return Some(missing);
+            }
+            if self.is_local(&verdict, out) {
+                return Some(None);
+            }
+        }
+        let waits = self.gate.is_standby()
+            && self.waits_in_doubt(&env.verdict(statement), Some(statement.sql()), env, out);
+        waits.then_some(None)
     }
 
     /// What follows the first `rest` bytes of a Bind message of `len` bytes, whose front has been written.
