@@ -11,15 +11,12 @@ use router::{Classifier, ParseOptions, classify};
 
 const CALLS: &str = "PGWEIR_CALLS";
 const PGBENCH: &[u8] = b"SELECT abalance FROM pgbench_accounts WHERE aid = 12345;";
-const JOIN: &[u8] = b"SELECT c.name, sum(o.total) FROM customers c JOIN orders o ON o.customer = c.id \
-    WHERE o.placed > now() - interval '7 days' AND c.region IN ('a', 'b') GROUP BY c.name ORDER BY 2 DESC LIMIT 10";
 const FEW: u32 = 100;
 
 /// For optimised builds that check overflows; those of the profile `release` are in docs/benchmarks.md, with what they
 /// are in nanoseconds.
 const KNOWN: f64 = 4_000.0;
 const NEW: f64 = 90_000.0;
-const NEW_JOIN: f64 = 400_000.0;
 
 fn work(kind: &str, calls: u32) {
     let options = ParseOptions::default();
@@ -27,7 +24,6 @@ fn work(kind: &str, calls: u32) {
     for _ in 0..calls {
         match kind {
             "known" => black_box(classifier.classify(black_box(PGBENCH), &options)),
-            "join" => black_box(classify(black_box(JOIN), &options)),
             _ => black_box(classify(black_box(PGBENCH), &options)),
         };
     }
@@ -56,9 +52,7 @@ fn classifying_takes_few_instructions() {
     }
     // Not optimised, the count says little: only that it is not of another order.
     let slack = if cfg!(debug_assertions) && !is_optimised() { 40.0 } else { 1.0 };
-    for (kind, many, limit) in
-        [("known", 10 * FEW, KNOWN), ("new", 5 * FEW, NEW), ("join", 5 * FEW, NEW_JOIN)]
-    {
+    for (kind, many, limit) in [("known", 10 * FEW, KNOWN), ("new", 5 * FEW, NEW)] {
         let each = (count(kind, many) - count(kind, FEW)) / f64::from(many - FEW);
         println!("{kind}: {each:.0} instructions");
         assert!(each < limit * slack, "{kind}: {each} instructions, at most {limit} x {slack}");
