@@ -25,6 +25,8 @@ pub enum Setting {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Settings {
     pairs: Vec<(String, Setting)>,
+    /// A backend that carries it may have others besides, of whatever names.
+    unlisted: bool,
 }
 
 /// Who the session is; SET SESSION AUTHORIZATION ends a SET ROLE.
@@ -66,6 +68,12 @@ impl Settings {
     pub fn get(&self, name: &str) -> Option<&Setting> {
         let at = self.pairs.binary_search_by(|(known, _)| known.as_str().cmp(name)).ok()?;
         self.pairs.get(at).map(|(_, setting)| setting)
+    }
+
+    /// This set, and others besides that nobody has told of.
+    #[must_use]
+    pub fn with_unlisted(&self) -> Self {
+        Self { unlisted: true, ..self.clone() }
     }
 
     /// The first name that no configuration parameter can have.
@@ -133,10 +141,14 @@ impl Settings {
         if other_user && have.get(AUTHORIZATION).is_some() {
             sql.push_str("RESET SESSION AUTHORIZATION;");
         }
-        for (name, _) in have.plain().filter(|(name, _)| self.get(name).is_none()) {
+        if have.unlisted {
+            sql.push_str("RESET ALL;");
+        }
+        for (name, _) in have.plain().filter(|(name, _)| !have.unlisted && self.get(name).is_none()) {
             push(&mut sql, format_args!("RESET {name};"));
         }
-        for (name, setting) in self.plain().filter(|(name, setting)| have.get(name) != Some(setting)) {
+        let differs = |name: &str, setting: &Setting| have.unlisted || have.get(name) != Some(setting);
+        for (name, setting) in self.plain().filter(|(name, setting)| differs(name, setting)) {
             push_setting(&mut sql, name, setting);
         }
         for (name, changed) in [(AUTHORIZATION, other_user), (ROLE, other_role)] {
@@ -292,6 +304,18 @@ mod tests {
         assert_eq!(want.statements_from(&have).unwrap(), format!("RESET a;{set_c}{set_d}"));
         assert_eq!(want.statements_from(&want), None);
         assert_eq!(Settings::default().statements_from(&have).unwrap(), "RESET a;RESET b;");
+    }
+
+    #[test]
+    fn what_nobody_has_told_of_goes_with_all_the_rest() {
+        let have = set(&[("a", "1"), ("b", "2")]);
+        let set_a = "SELECT pg_catalog.set_config('a',E'1',false);";
+        let wanted = set(&[("a", "1")]);
+        assert_eq!(wanted.statements_from(&have.with_unlisted()).unwrap(), format!("RESET ALL;{set_a}"));
+        assert_eq!(
+            Settings::default().statements_from(&Settings::default().with_unlisted()).unwrap(),
+            "RESET ALL;"
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Libraries call the functions of large objects so (libpq's `lo_*`, pgjdbc's `LargeObject`), whose OIDs are
 //! the same in every version. Whatever else is called may be anything.
 
+use crate::leaves::Leaves;
 use crate::reason::Reason;
 use crate::sequences::Sequences;
 use crate::verdict::{Access, Changes, Misroute, PinReason, StatementKind, Verdict};
@@ -26,6 +27,7 @@ pub fn function_call(oid: u32) -> Verdict {
         .with_pin(Some(PinReason::Unknown))
         .with_misroute(Misroute::Silent)
         .with_changes(Changes::Perhaps)
+        .with_leaves(Leaves::Anything)
         .with_sequences(Sequences::Perhaps)
 }
 

@@ -12,6 +12,9 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::functions::{self, FunctionCatalog, Safety};
+use crate::leaves::Leaves;
+use crate::suspects::{Gathering, Suspects, Things};
+use crate::verdict::Access;
 
 /// `NAMEDATALEN - 1`: the server cuts longer names.
 const NAME_LEN: usize = 63;
@@ -71,6 +74,7 @@ pub struct Catalog {
     /// Functions that `value.name` calls, of any value.
     scalar_fields: HashSet<Box<str>>,
     hidden: bool,
+    suspects: Suspects,
 }
 
 impl Catalog {
@@ -116,6 +120,12 @@ impl Catalog {
         Safety::primary_if(self.hidden)
     }
 
+    /// Parameters of users' own that functions set for the session.
+    #[must_use]
+    pub fn settings(&self) -> &[Box<str>] {
+        &self.suspects.settings
+    }
+
     /// How many functions, operators and relations it knows by name.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -153,6 +163,12 @@ struct Named {
     object: Object,
 }
 
+impl Named {
+    fn pair(&self) -> (Object, &str) {
+        (self.object, &self.name)
+    }
+}
+
 /// Makes a [`Catalog`].
 #[derive(Debug, Default)]
 pub struct Builder {
@@ -169,6 +185,7 @@ pub struct Builder {
     /// What the lists say, whatever it uses.
     listed: HashSet<Object>,
     hidden: Vec<Object>,
+    gathering: Gathering,
     bytes: usize,
 }
 
@@ -193,8 +210,27 @@ impl Builder {
         if matches!(origin, Origin::BuiltIn { .. }) && functions::builtin(name.as_bytes()).is_some() {
             return;
         }
+        if matches!(origin, Origin::User { .. }) {
+            self.gathering.named(object, name);
+        }
         let named = self.named(schema, name, object);
         self.functions.push(named);
+    }
+
+    /// The text of a function that a user has made, in SQL or PL/pgSQL; `None` when it is not to be looked into.
+    pub fn text(&mut self, oid: u32, text: Option<&str>) {
+        self.bytes += self.gathering.text(Object::Function(oid), text);
+    }
+
+    /// Writing `user` uses `used`: by a trigger, a rule, a default, a check, a foreign key.
+    pub fn writes(&mut self, user: Object, used: Object) {
+        self.bytes += size_of::<Object>() * 2;
+        self.gathering.writes(user, used);
+    }
+
+    /// A function that definitions call (an event trigger's).
+    pub fn definition(&mut self, function: u32) {
+        self.gathering.definition(Object::Function(function));
     }
 
     /// The function takes one row: `row.name` calls it.
@@ -254,7 +290,8 @@ impl Builder {
 
     /// The catalog.
     #[must_use]
-    pub fn build(self) -> Catalog {
+    pub fn build(mut self) -> Catalog {
+        let suspects = self.suspects();
         let tainted = self.tainted();
         let safety = |object: &Object| Safety::primary_if(tainted.contains(object));
         let names = |all: &[Named]| {
@@ -278,7 +315,20 @@ impl Builder {
             functions,
             operators,
             schemas: self.schemas,
+            suspects,
         }
+    }
+
+    fn suspects(&mut self) -> Suspects {
+        let gathering = std::mem::take(&mut self.gathering);
+        let all = self.functions.iter().chain(&self.relations).chain(&self.types);
+        let things = Things {
+            named: all.map(Named::pair).collect(),
+            operators: self.operators.iter().map(Named::pair).collect(),
+            users: &self.users,
+            hidden: &self.hidden,
+        };
+        gathering.build(&things)
     }
 
     /// Everything that belongs to the primary, and everything that uses it.
@@ -378,6 +428,18 @@ impl FunctionCatalog for Loaded<'_> {
 
     fn hidden(&self) -> Safety {
         self.catalog.map_or(Safety::AnyNode, Catalog::hidden)
+    }
+
+    fn named(&self, name: &str, access: Access) -> Leaves {
+        self.catalog.map_or(Leaves::Nothing, |catalog| catalog.suspects.named(name, access))
+    }
+
+    fn unseen(&self) -> Leaves {
+        self.catalog.map_or(Leaves::Nothing, |catalog| catalog.suspects.unseen())
+    }
+
+    fn definitions(&self) -> Leaves {
+        self.catalog.map_or(Leaves::Anything, |catalog| catalog.suspects.definitions())
     }
 
     fn generation(&self) -> u64 {

@@ -4,9 +4,10 @@
 //! in them is not built in; a [`FunctionCatalog`] may know it.
 
 use crate::builtins;
+use crate::leaves::Leaves;
 use crate::lexer::{Kind, Token};
 use crate::sequences::Sequences;
-use crate::verdict::{Misroute, PinReason};
+use crate::verdict::{Access, Misroute, PinReason};
 
 /// Whether a standby may run a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -63,6 +64,18 @@ pub trait FunctionCatalog {
     /// What any read may call with nothing in its text to show for it (implicit casts, `=`).
     fn hidden(&self) -> Safety {
         Safety::AnyNode
+    }
+    /// What mentioning something of that name may leave in the session, as far as its text does not show it.
+    fn named(&self, _name: &str, _access: Access) -> Leaves {
+        Leaves::Nothing
+    }
+    /// What any statement may leave so, whatever it names.
+    fn unseen(&self) -> Leaves {
+        Leaves::Nothing
+    }
+    /// What any definition may leave so (event triggers).
+    fn definitions(&self) -> Leaves {
+        Leaves::Nothing
     }
     /// Changes whenever an answer may have changed; cached verdicts of another generation are not used.
     fn generation(&self) -> u64;

@@ -14,6 +14,7 @@
 //! Left out: what only the catalog knows (user functions, operators, casts, views, unlogged tables) comes in
 //! through [`FunctionCatalog`]; lag and consistency are the caller's.
 
+mod body;
 mod builtins;
 pub mod cache;
 mod call;
@@ -26,6 +27,7 @@ pub mod fingerprint;
 pub mod functions;
 mod handed;
 mod hint;
+mod leaves;
 mod lexer;
 mod normal;
 pub mod ops;
@@ -42,10 +44,12 @@ mod session;
 pub mod setting;
 mod state;
 mod statement;
+mod suspects;
 mod timeless;
 mod transaction;
 pub mod verdict;
 
+pub use body::Body;
 pub use cache::Classifier;
 pub use call::function_call;
 pub use catalog::{Builder, Catalog, ListedFunctions, Loaded, Object, Origin};
@@ -54,6 +58,7 @@ pub use decide::{Policy, Redirect, Target, TxView, decide, may_run_early};
 pub use explain::{Explanation, explain, explained, normalized};
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use functions::{FunctionCatalog, NoCatalog, Safety};
+pub use leaves::Leaves;
 pub use ops::{
     RESERVED_PREFIX, Repeatable, SessionOp, StateOp, covers, disguised, session_ops, statement_ends,
     with_names_disguised,

@@ -1,6 +1,7 @@
 //! One statement: by its first word to the code that knows it.
 
 use crate::functions::{self, FunctionCatalog, Safety};
+use crate::leaves;
 use crate::lexer::{Kind, Token};
 use crate::ops;
 use crate::planned;
@@ -44,6 +45,7 @@ pub(crate) fn is_direct(first: &Token<'_>) -> bool {
 /// The verdict on the tokens of one statement (not empty, without its semicolon).
 pub(crate) fn classify(tokens: &[Token<'_>], catalog: &dyn FunctionCatalog) -> Verdict {
     let verdict = without_names(tokens, catalog);
+    let verdict = verdict.with_leaves(leaves::of(tokens, &verdict, catalog));
     if verdict.effect == Effect::None && ops::names_statements(tokens) {
         return verdict.with_effect(Effect::Statements);
     }
@@ -198,7 +200,6 @@ fn changes(tokens: &[Token<'_>], object: &[Token<'_>]) -> Changes {
         "publication",
         "subscription",
         "statistics",
-        "trigger",
     ];
     let Some((first, next)) = tokens.first().zip(object.first()) else { return Changes::Nothing };
     if first.is("create") && next.is_any(APART) {

@@ -3,6 +3,7 @@
 use cluster::NodeId;
 
 use crate::fingerprint::Fingerprint;
+use crate::leaves::Leaves;
 use crate::reason::Reason;
 use crate::sequences::Sequences;
 
@@ -274,6 +275,8 @@ pub struct Verdict {
     pub named_sequences: Sequences,
     /// What it does to the catalog.
     pub changes: Changes,
+    /// What it may leave in the session unseen.
+    pub leaves: Leaves,
     /// What its leading comment asks for.
     pub hint: Option<Hint>,
     /// `primary_routing_query_pattern_list` has a pattern for its text; set by whoever has the list.
@@ -301,6 +304,7 @@ impl Verdict {
             },
             named_sequences: Sequences::Nothing,
             changes: Changes::Nothing,
+            leaves: Leaves::Nothing,
             hint: None,
             by_pattern: false,
             statements: 1,
@@ -313,6 +317,7 @@ impl Verdict {
     pub const fn unparsed(reason: Reason) -> Self {
         let mut verdict = Self::new(Access::Write, StatementKind::Other, reason);
         verdict.changes = Changes::Perhaps;
+        verdict.leaves = Leaves::Anything;
         verdict
     }
 
@@ -348,6 +353,7 @@ impl Verdict {
             misroute: self.misroute.or(other.misroute),
             named_sequences: self.sequences().and(other.sequences()),
             changes: self.changes.max(other.changes),
+            leaves: self.leaves.max(other.leaves),
             by_pattern: self.by_pattern || other.by_pattern,
             hint: merge_hints(self.hint, other.hint),
             statements: self.statements.saturating_add(other.statements),
@@ -397,6 +403,11 @@ impl Verdict {
     #[must_use]
     pub fn is_in_doubt(&self) -> bool {
         matches!(self.reason, Reason::UnknownFunction | Reason::UnknownRelation)
+    }
+
+    pub(crate) fn with_leaves(mut self, leaves: Leaves) -> Self {
+        self.leaves = self.leaves.max(leaves);
+        self
     }
 
     pub(crate) const fn with_changes(mut self, changes: Changes) -> Self {

@@ -20,6 +20,10 @@ FROM (
   UNION ALL SELECT 9, oid, xmin::text FROM pg_namespace
   UNION ALL SELECT 10, setrole, concat(setdatabase, ':', xmin) FROM pg_db_role_setting
   UNION ALL SELECT 12, 0::oid, concat(name, reset_val) FROM pg_settings WHERE name LIKE 'default\_transaction\_%'
+  UNION ALL SELECT 15, oid, concat(tgenabled, xmin) FROM pg_trigger WHERE tgfoid >= 16384
+  UNION ALL SELECT 16, oid, xmin::text FROM pg_attrdef WHERE adrelid >= 16384
+  UNION ALL SELECT 17, oid, xmin::text FROM pg_constraint WHERE contype IN ('c', 'f') AND conrelid >= 16384
+  UNION ALL SELECT 18, oid, xmin::text FROM pg_event_trigger
   UNION ALL SELECT 11, aggfnoid::oid, xmin::text FROM pg_aggregate WHERE aggfnoid::oid >= 16384
 ) AS rows;
 COMMIT

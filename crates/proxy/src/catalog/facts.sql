@@ -3,6 +3,9 @@
 -- r: a relation (oid, p when only the primary reads it, schema, name); a standby sees sequences ahead of their values.
 -- o: an operator (oid of its function, -, schema, name).    t: a type (oid, -, schema, name).
 -- u: a uses b (kind, oid, kind, oid).    p: belongs to the primary (kind, oid).    h: used unseen (kind, oid).
+-- s: what a function of a user's runs (oid, t when its text is there, text): nothing is known of it without a text.
+-- w: writing a uses b (kind, oid, kind, oid): triggers, rules, defaults, checks, what a foreign key cascades to.
+-- e: a function that definitions call (oid).
 -- d: a default of transactions (database, role, name, value), the least specific first.
 -- What was there at initdb has an oid below 16384. Trees of expressions name what they call (nodes/primnodes.h).
 -- The transaction says its level itself: what the connection were given at its start would hide the server's default.
@@ -19,6 +22,20 @@ WITH RECURSIVE trees AS MATERIALIZED (
   SELECT 't', contypid, conbin::text FROM pg_constraint WHERE contypid >= 16384 AND conbin IS NOT NULL
   UNION ALL
   SELECT 'f', oid, proargdefaults::text FROM pg_proc WHERE proargdefaults IS NOT NULL AND oid >= 16384
+), written AS MATERIALIZED (
+  SELECT 'r' AS kind, ev_class AS oid, ev_action::text AS tree FROM pg_rewrite WHERE ev_type <> '1' AND oid >= 16384
+  UNION ALL
+  SELECT 'r', adrelid, adbin::text FROM pg_attrdef WHERE adrelid >= 16384
+  UNION ALL
+  SELECT 'r', conrelid, conbin::text FROM pg_constraint WHERE contype = 'c' AND conrelid >= 16384
+  UNION ALL
+  SELECT 'r', polrelid, concat(polqual::text, polwithcheck::text) FROM pg_policy
+), sources AS MATERIALIZED (
+  SELECT p.oid, l.lanname, p.prosrc, p.prokind, octet_length(p.prosrc) AS size,
+         sum(octet_length(p.prosrc)) OVER () AS sizes
+    FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+    WHERE p.oid >= 16384 AND NOT (l.lanname = 'c' AND EXISTS (
+      SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'))
 ), made_of (type, part) AS MATERIALIZED (
   SELECT oid, typbasetype FROM pg_type WHERE typtype = 'd'
   UNION ALL
@@ -79,6 +96,21 @@ UNION ALL
 SELECT DISTINCT 'u', 'f', p.oid::text, 't', part::text
   FROM pg_proc p, unnest(p.proargtypes::oid[] || p.prorettype) AS part
   WHERE p.oid >= 16384 AND part IN (SELECT type FROM converted)
+UNION ALL
+-- Opaque languages have no text that is understood, and of too much text none is read.
+SELECT 's', oid::text, CASE WHEN known THEN 't' END,
+       CASE WHEN NOT known THEN NULL WHEN prosrc = '' AND prokind <> 'a' THEN pg_get_functiondef(oid) ELSE prosrc END, NULL
+  FROM (SELECT *, lanname IN ('sql', 'plpgsql', 'internal') AND size <= 262144 AND sizes <= 16777216 AS known FROM sources) AS s
+UNION ALL
+SELECT DISTINCT 'w', t.kind, t.oid::text, CASE m[1] WHEN 'relid' THEN 'r' WHEN 'resulttype' THEN 't' ELSE 'f' END, m[2]
+  FROM written t, regexp_matches(t.tree, ':(funcid|opfuncid|aggfnoid|winfnoid|relid|resulttype) ([1-9][0-9]{4,})', 'g') m
+UNION ALL
+SELECT DISTINCT 'w', 'r', tgrelid::text, 'f', tgfoid::text FROM pg_trigger WHERE tgfoid >= 16384 AND tgenabled <> 'D'
+UNION ALL
+SELECT DISTINCT 'w', 'r', confrelid::text, 'r', conrelid::text
+  FROM pg_constraint WHERE contype = 'f' AND (confdeltype IN ('c', 'n', 'd') OR confupdtype IN ('c', 'n', 'd'))
+UNION ALL
+SELECT 'e', evtfoid::text, NULL, NULL, NULL FROM pg_event_trigger WHERE evtenabled <> 'D'
 UNION ALL
 SELECT * FROM (
   SELECT 'd', '', '', name, reset_val FROM pg_settings

@@ -52,6 +52,11 @@ impl Knowledge {
         }
     }
 
+    /// Parameters of users' own that functions set for the session, as far as they are known.
+    pub(crate) fn settings(&self) -> &[Box<str>] {
+        self.facts.as_ref().map_or(&[], |facts| facts.catalog.settings())
+    }
+
     /// The modes that transactions of `user` have by default, as far as they are known.
     pub(crate) fn default_mode(&self, user: &str) -> TxMode {
         let Some(facts) = &self.facts else { return TxMode::default() };
@@ -135,6 +140,9 @@ fn thing(
         "u" => builder.uses(object(a, b)?, object(c, d)?),
         "p" => builder.primary(object(a, b)?),
         "h" => builder.hidden(object(a, b)?),
+        "s" => builder.text(a.parse().ok()?, (b == "t").then_some(c)),
+        "w" => builder.writes(object(a, b)?, object(c, d)?),
+        "e" => builder.definition(a.parse().ok()?),
         _ => return None,
     }
     Some(())

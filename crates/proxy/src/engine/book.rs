@@ -14,6 +14,7 @@ use router::{Change, PinReason, SessionOp};
 use super::pins::Pins;
 use super::sequences::Asker;
 use super::splice::Splice;
+use super::unseen::Unseen;
 use crate::settings::{Scope, Settings};
 use crate::statements::Statement;
 
@@ -44,6 +45,7 @@ pub(super) struct SettingsBook {
     client: Arc<Settings>,
     pub(super) pins: Pins,
     pub(super) asker: Asker,
+    pub(super) unseen: Unseen,
     /// State that cannot be moved does not hold the client.
     pub(super) ignores_state: bool,
     /// As they were when the transaction made its first change.
@@ -85,6 +87,7 @@ impl SettingsBook {
         self.end_transaction();
         (self.failed, self.discarded, self.in_doubt) = (false, false, false);
         (self.answer, self.spliced) = (None, None);
+        self.unseen = Unseen::default();
         self.changed.clear();
     }
 
@@ -112,6 +115,11 @@ impl SettingsBook {
         }
         self.client = Arc::new(client);
         *backend = Arc::clone(&self.client);
+    }
+
+    /// What the backend has is not known any more.
+    pub(super) fn doubt(&mut self) {
+        self.in_doubt = true;
     }
 
     /// The backend is nobody else's any more.

@@ -21,6 +21,8 @@ pub struct Books {
     pub(crate) reported: Vec<Reported>,
     /// Whose values of sequences it remembers.
     pub remembers: Remembers,
+    /// It may have parameters of whatever names that nobody has told of.
+    pub unlisted: bool,
 }
 
 /// A parameter that was reported.

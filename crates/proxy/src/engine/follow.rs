@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use protocol::message::TxStatus;
 use protocol::tracker::{Ask, Owner, Push};
-use router::{Access, Effect, PinReason, Reason, SessionOp, TxControl, Verdict, covers};
+use router::{Access, Effect, Leaves, PinReason, Reason, SessionOp, TxControl, Verdict, covers};
 
 use super::book::Step;
 use super::{Books, Engine, Env, put_query};
@@ -52,7 +52,13 @@ impl Engine {
         let followed = |pin: PinReason| ops.as_ref().is_some_and(|ops| covers(ops, pin));
         // A standby refuses what writes: nothing of it would be held there but the session.
         let refused = self.gate.is_standby() && verdict.access == Access::Write;
-        if let Some(pin) = verdict.pin.filter(|pin| !refused && !followed(*pin)) {
+        self.settings.unseen.note(verdict, sql);
+        if ops.is_none() && verdict.effect == Effect::Statements {
+            self.settings.unseen.note_unknown();
+        }
+        // What it leaves the server is asked for.
+        let asked = |pin: PinReason| pin == PinReason::Unknown && verdict.leaves >= Leaves::Anything;
+        if let Some(pin) = verdict.pin.filter(|pin| !refused && !followed(*pin) && !asked(*pin)) {
             self.settings.pins.hold(pin);
         }
         if ops.is_none() && verdict.tx == TxControl::Mixed {

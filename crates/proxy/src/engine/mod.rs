@@ -30,6 +30,7 @@ mod stand_in;
 #[cfg(test)]
 mod tests;
 mod touched;
+mod unseen;
 
 use std::sync::Arc;
 
@@ -49,6 +50,7 @@ pub use kept::Kept;
 pub use scan::{Boundary, HELD_LIMIT, Scan, Unit, scan};
 pub use sequences::{Habit, Remembers};
 pub use server::ServerStep;
+pub use unseen::Found;
 
 use crate::buffer::Buf;
 use crate::out::Out;

@@ -1,7 +1,8 @@
 //! What holds a session to its backend, and whether it still does.
 //!
 //! What a statement's tokens say exactly is kept by name or counted, and goes when it is undone. Of the rest only
-//! the reason is kept; that goes with what undoes all of its kind, or with DISCARD ALL.
+//! the reason is kept; that goes with what undoes all of its kind, or with DISCARD ALL. What the server has told of is
+//! there until it tells otherwise.
 
 use router::{PinReason, StateOp};
 
@@ -19,11 +20,28 @@ pub(super) struct Pins {
     locks: u32,
     /// Not known exactly.
     vague: Vec<PinReason>,
+    /// What the server told of when it was asked.
+    found: Vec<PinReason>,
 }
 
 impl Pins {
     /// Why the session is held.
     pub(super) fn reason(&self) -> Option<PinReason> {
+        self.followed().or_else(|| self.found.first().copied())
+    }
+
+    /// The server was asked, and told of that.
+    pub(super) fn set_found(&mut self, found: Vec<PinReason>) {
+        self.found = found;
+    }
+
+    /// Something is there that nobody follows.
+    pub(super) fn has_found(&self) -> bool {
+        !self.found.is_empty()
+    }
+
+    /// Why statements that were followed hold the session.
+    pub(super) fn followed(&self) -> Option<PinReason> {
         let exact = [
             (!self.temp.is_empty(), PinReason::TempTable),
             (self.locks > 0, PinReason::AdvisoryLock),

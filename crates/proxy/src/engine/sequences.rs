@@ -162,10 +162,16 @@ impl Engine {
         ahead: Ahead,
     ) {
         for op in ops {
-            let SessionOp::Execute(name) = op else { continue };
+            let (SessionOp::Execute(name) | SessionOp::Explain(name)) = op else { continue };
             let executed = self.statements.any(name).map(|statement| env.verdict(statement));
-            if let Some(verdict) = executed {
-                self.follow_sequences(&verdict, env, books, out, ahead);
+            match executed {
+                Some(verdict) => {
+                    self.settings.unseen.note(&verdict, None);
+                    if matches!(op, SessionOp::Execute(_)) {
+                        self.follow_sequences(&verdict, env, books, out, ahead);
+                    }
+                }
+                None => self.settings.unseen.note_unknown(),
             }
         }
     }

@@ -5,6 +5,7 @@
 //! cost of one buffer.
 
 mod leave;
+mod look;
 mod wait;
 
 use std::sync::Arc;
@@ -125,10 +126,17 @@ impl Session {
     async fn relay(&mut self, relay: &mut Relay) -> Result<(), End> {
         loop {
             std::future::poll_fn(|cx| self.poll_relay(relay, cx)).await?;
-            if !std::mem::take(&mut relay.local) {
+            if std::mem::take(&mut relay.local) {
+                Box::pin(self.answer_in_relay()).await?;
+                continue;
+            }
+            if !self.asks() {
                 return Ok(());
             }
-            Box::pin(self.answer_in_relay()).await?;
+            Box::pin(self.ask_what_is_there(relay)).await?;
+            if self.engine.is_free() || self.engine.is_in_doubt() {
+                return Ok(());
+            }
         }
     }
 
@@ -277,7 +285,7 @@ impl Session {
     /// The backend is free, and everything that the client has sent for it is there.
     fn is_done(&self, relay: &Relay) -> bool {
         let begun = relay.has_begun() && relay.leaving.is_none();
-        begun && self.engine.is_free() && self.to_server.is_empty()
+        begun && (self.engine.is_free() || self.asks()) && self.to_server.is_empty()
     }
 
     fn asked_to_end(&mut self, relay: &Relay) -> Option<End> {

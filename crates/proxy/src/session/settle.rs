@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use bytes::BytesMut;
 use protocol::error::{ErrorView, PgError};
 use protocol::frame::{HEADER_LEN, backend_header};
 use protocol::message;
@@ -64,6 +65,11 @@ impl Session {
             self.kept.push(backend);
             return self.client.entry.set_keeps(true);
         }
+        if self.engine.is_suspect() {
+            // Its client has left before anybody could ask.
+            self.engine.forgotten();
+            return Box::pin(self.lose_state(backend, PinReason::Unknown)).await;
+        }
         if let Some(ignored) = self.engine.take_ignored_state() {
             return Box::pin(self.lose_state(backend, ignored)).await;
         }
@@ -115,6 +121,9 @@ impl Session {
     }
 
     fn pass_back(&mut self, mut backend: Box<Backend>) {
+        if std::mem::take(&mut backend.books.unlisted) {
+            backend.books.settings = Arc::new(backend.books.settings.with_unlisted());
+        }
         let lifetime = self.config.get().server_lifetime;
         if backend.is_older_than(lifetime, self.clock) {
             return backend.close();
@@ -166,11 +175,12 @@ impl Session {
 }
 
 /// A backend forgets whom it served.
-async fn reset(backend: &mut Backend) -> Result<(), ExchangeError> {
+pub(super) async fn reset(backend: &mut Backend) -> Result<(), ExchangeError> {
     exchange(backend, b"DISCARD ALL").await?;
     backend.books.prepared.clear();
     backend.books.settings = Arc::default();
     backend.books.remembers = Remembers::Nothing;
+    backend.books.unlisted = false;
     Ok(())
 }
 
@@ -181,23 +191,42 @@ pub(super) async fn exchange(backend: &mut Backend, sql: &[u8]) -> Result<(), Ex
 
 /// As [`exchange`]; the rows of the answer.
 pub(super) async fn ask(backend: &mut Backend, sql: &[u8]) -> Result<Rows, ExchangeError> {
-    let timed = tokio::time::timeout(EXCHANGE_TIMEOUT, converse(backend, sql)).await;
+    ask_amid(backend, sql, &mut Amid::default()).await
+}
+
+/// What a backend says unasked while it is asked something.
+#[derive(Debug, Default)]
+pub(super) struct Amid {
+    /// What has come before the question.
+    pub(super) before: BytesMut,
+    /// Notifications, as they came.
+    pub(super) notifications: BytesMut,
+}
+
+/// As [`ask`]; what comes unasked is in `amid`.
+pub(super) async fn ask_amid(
+    backend: &mut Backend,
+    sql: &[u8],
+    amid: &mut Amid,
+) -> Result<Rows, ExchangeError> {
+    let timed = tokio::time::timeout(EXCHANGE_TIMEOUT, converse(backend, sql, amid)).await;
     timed.unwrap_or_else(|_| Err(ExchangeError::Lost(std::io::ErrorKind::TimedOut.into())))
 }
 
-async fn converse(backend: &mut Backend, sql: &[u8]) -> Result<Rows, ExchangeError> {
+async fn converse(backend: &mut Backend, sql: &[u8], amid: &mut Amid) -> Result<Rows, ExchangeError> {
     let mut rows = Rows::new();
-    let mut bytes = bytes::BytesMut::new();
+    let mut bytes = BytesMut::new();
     put_query(&mut bytes, sql);
     backend.stream.write_all(&bytes).await.map_err(ExchangeError::Lost)?;
     backend.stream.flush().await.map_err(ExchangeError::Lost)?;
-    bytes.clear();
+    let mut bytes = std::mem::take(&mut amid.before);
     let mut refused = None;
     loop {
         while let Some(header) = next_header(&bytes)? {
             let message = bytes.split_to(header);
             match message.first() {
                 Some(b'Z') => return refused.map_or(Ok(rows), |error| Err(ExchangeError::Server(error))),
+                Some(b'A') => amid.notifications.extend_from_slice(&message),
                 Some(b'D') => rows.extend(row(message.freeze().slice(HEADER_LEN..))),
                 Some(b'E') => {
                     refused = Some(ErrorView::parse(message.get(HEADER_LEN..).unwrap_or_default()).to_error())
