@@ -26,7 +26,10 @@ fn wait_held(weir: &Pgweir, wanted: &[&str]) -> Result<()> {
 #[test]
 fn what_is_undone_gives_the_backend_back() -> Result<()> {
     let (cluster, weir) = rig(0, "default_pool_size: 1\nquery_wait_timeout: 10s\nlog_level: debug")?;
-    cluster.setup("CREATE TABLE t(id int); CREATE SEQUENCE sq; GRANT ALL ON t, sq TO bench")?;
+    cluster.setup(
+        "CREATE TABLE t(id int); CREATE SEQUENCE sq; GRANT ALL ON t, sq TO bench;
+         CREATE FUNCTION setseed_inside() RETURNS text LANGUAGE sql AS $$ SELECT setseed(0.5)::text $$",
+    )?;
     let (mut one, mut other) = (weir.client()?, weir.client()?);
     for (reason, makes, undoes) in [
         ("temp_table", &["CREATE TEMP TABLE x(a int)"][..], &["DROP TABLE x"][..]),
@@ -39,7 +42,7 @@ fn what_is_undone_gives_the_backend_back() -> Result<()> {
         ("listen", &["LISTEN a", "LISTEN b"], &["UNLISTEN *"]),
         ("hold_cursor", &["BEGIN", "DECLARE c CURSOR WITH HOLD FOR SELECT 1", "COMMIT"], &["CLOSE c"]),
         ("hold_cursor", &["BEGIN", "DECLARE c CURSOR WITH HOLD FOR SELECT 1", "COMMIT"], &["CLOSE ALL"]),
-        ("unknown", &["DO $$ BEGIN END $$"], &["DISCARD ALL"]),
+        ("unknown", &["SELECT setseed_inside()"], &["DISCARD ALL"]),
         ("sequence", &["SELECT nextval('sq')"], &["DISCARD SEQUENCES"]),
         ("sequence", &["SELECT setval('sq', 7)"], &["DISCARD ALL"]),
     ] {
@@ -143,10 +146,7 @@ fn state_that_cannot_be_moved_may_be_lost() -> Result<()> {
         ("CREATE TEMP TABLE x(a int)", "SELECT to_regclass('x') IS NULL"),
         ("SELECT pg_advisory_lock(1)", "SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory'"),
         ("LISTEN news", "SELECT count(*) = 0 FROM pg_listening_channels()"),
-        (
-            "DO $$ BEGIN PERFORM set_config('work_mem', '7MB', false); END $$",
-            "SELECT current_setting('work_mem') <> '7MB'",
-        ),
+        ("DO $$ BEGIN CREATE TEMP TABLE x(a int); END $$", "SELECT to_regclass('x') IS NULL"),
     ] {
         one.simple("SET application_name = 'kept'")?;
         // Inside of its transaction it is there.

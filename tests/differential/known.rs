@@ -10,10 +10,6 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         "what was prepared on one backend before DDL and runs on another behind it is prepared there, instead of \
          failing with 0A000; prepared.rs has the test of what is promised (PS-10)",
     ),
-    (
-        "set by a function",
-        "set_config inside of a function is not seen unless the parameter is one that is reported",
-    ),
 ];
 
 /// Errors that may be told in other words, and the field of each from which on: those behind it are not compared.

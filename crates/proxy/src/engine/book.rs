@@ -139,6 +139,11 @@ impl SettingsBook {
         undone && self.startup.get(&name.to_ascii_lowercase()).is_some()
     }
 
+    /// Statements that are followed have not been answered yet.
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// A simple Query of those effects, one a statement, is forwarded as `push`.
     pub(super) fn query(&mut self, push: Push, steps: VecDeque<Step>) {
         if steps.iter().any(|step| !matches!(step.op, SessionOp::Nothing | SessionOp::Other)) {

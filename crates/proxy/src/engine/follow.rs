@@ -47,7 +47,9 @@ impl Engine {
     pub(super) fn follow(&mut self, verdict: &Verdict, sql: Option<&[u8]>, env: &Env<'_>) -> Vec<SessionOp> {
         self.gate.note(verdict);
         self.changes = self.changes.max(verdict.changes);
-        let concerned = may_concern_session(verdict) || self.settings.pins.reason().is_some();
+        // What is about to hold it may be undone by what is sent behind it.
+        let holds = || self.settings.pins.reason().is_some() || self.settings.has_pending();
+        let concerned = may_concern_session(verdict) || holds();
         let ops = sql.filter(|_| concerned).and_then(|sql| router::session_ops(sql, env.standard_conforming));
         let followed = |pin: PinReason| ops.as_ref().is_some_and(|ops| covers(ops, pin));
         // A standby refuses what writes: nothing of it would be held there but the session.

@@ -99,15 +99,14 @@ impl Engine {
         }
     }
 
-    /// It could not be asked: nobody else gets it.
+    /// It could not be asked: nobody else gets it, and nothing of it is kept.
     pub fn give_up_asking(&mut self) {
-        self.settings.unseen = Unseen::default();
-        self.settings.pins.set_found(Vec::new());
+        self.forget_unseen();
         self.settings.doubt();
     }
 
     /// The backend has forgotten whatever was on it.
-    pub fn forgotten(&mut self) {
+    pub fn forget_unseen(&mut self) {
         self.settings.unseen = Unseen::default();
         self.settings.pins.clear();
     }

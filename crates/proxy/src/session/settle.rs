@@ -67,7 +67,7 @@ impl Session {
         }
         if self.engine.is_suspect() {
             // Its client has left before anybody could ask.
-            self.engine.forgotten();
+            self.engine.forget_unseen();
             return Box::pin(self.lose_state(backend, PinReason::Unknown)).await;
         }
         if let Some(ignored) = self.engine.take_ignored_state() {

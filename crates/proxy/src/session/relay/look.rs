@@ -71,21 +71,18 @@ impl Session {
         };
         let (state, settings) = (found.state.clone(), found.values.len());
         self.engine.take_found(found, &mut relay.backend.books);
-        if state.is_empty() && settings == 0 {
-            return Ok(());
-        }
         tracing::debug!(
             client = self.client.entry.id,
             ?state,
             settings,
             "session state found that no text shows"
         );
-        let Some(first) = state.first() else { return Ok(()) };
+        let Some(reason) = self.engine.pin() else { return Ok(()) };
         if self.engine.is_on_standby() {
             // Nothing could be written by who is held there.
             self.engine.give_up_asking();
         } else if self.session_state() == SessionState::Reject {
-            self.drop_state(relay, *first).await?;
+            self.drop_state(relay, reason).await?;
         }
         Ok(())
     }
@@ -217,7 +214,7 @@ impl Session {
     /// `session_state: reject`, found too late to refuse the statement: it is dropped, and the client is told.
     async fn drop_state(&mut self, relay: &mut Relay, reason: PinReason) -> Result<(), End> {
         let dropped = reset(&mut relay.backend).await;
-        self.engine.forgotten();
+        self.engine.forget_unseen();
         if let Err(error) = dropped {
             return self.not_told(relay, error);
         }
