@@ -275,7 +275,7 @@ fn sl_05_every_way_to_run_it() -> Result<()> {
 
 /// A client that is held by LISTEN out of sight hears of it, and of what comes while its backend is asked.
 #[test]
-fn pn_01_a_listener_out_of_sight_hears() -> Result<()> {
+fn sl_05_a_listener_out_of_sight_hears() -> Result<()> {
     let (cluster, _weir, mut one, _other) = two(ONE)?;
     one.simple("SELECT hears()")?;
     cluster.sql(0, "NOTIFY inside, 'x'")?;

@@ -439,7 +439,8 @@ impl FunctionCatalog for Loaded<'_> {
     }
 
     fn definitions(&self) -> Leaves {
-        self.catalog.map_or(Leaves::Anything, |catalog| catalog.suspects.definitions())
+        // Many come one after the other, and each makes the catalog unknown.
+        self.catalog.map_or(Leaves::Perhaps, |catalog| catalog.suspects.definitions())
     }
 
     fn generation(&self) -> u64 {

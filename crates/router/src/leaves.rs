@@ -27,7 +27,7 @@ pub enum Leaves {
 /// Words in front of a parenthesis in what is no query, which could be names of functions as well.
 const GRAMMAR: &[&str] = &[
     "analyse", "analyze", "conflict", "copy", "explain", "hash", "identity", "include", "insert", "key",
-    "list", "options", "range", "set", "vacuum",
+    "list", "options", "range", "set", "stdin", "stdout", "vacuum",
 ];
 
 /// What one statement of that verdict may leave.
@@ -72,9 +72,10 @@ fn opens(tokens: &[Token<'_>], at: usize) -> bool {
     tokens.get(at + 1).is_some_and(|open| open.is_punct("("))
 }
 
-/// What a function of that name leaves, wherever it comes from.
+/// What a function of that name leaves, wherever it comes from; where a statement that calls it itself is not followed.
 fn called(tokens: &[Token<'_>], at: usize, name: &str) -> Leaves {
-    if opens(tokens, at) { body::by_name(name) } else { Leaves::Nothing }
+    let followed = || functions::pin_of(name.as_bytes()).is_some() || name.starts_with("pg_advisory_unlock");
+    if opens(tokens, at) && !followed() { body::by_name(name) } else { Leaves::Nothing }
 }
 
 /// The schema in front of the name at `at`.
@@ -136,7 +137,9 @@ fn is_of_a_list(tokens: &[Token<'_>], at: usize, qualified: bool, catalog: &dyn 
         let schema = schema_of(tokens, at.saturating_sub(1));
         std::str::from_utf8(&name).is_ok_and(|name| is_relation(schema.as_deref(), name, catalog))
     };
-    previous.is("as") || previous.is_punct(")") || (previous.is_name() && relation())
+    previous.is_any(&["as", "with", "recursive"])
+        || previous.is_punct(")")
+        || (previous.is_name() && relation())
 }
 
 /// The name at `at` is that of a relation which is written, and not known: it may have triggers.
@@ -251,7 +254,10 @@ mod tests {
             ("SELECT uses_table()", Leaves::Perhaps),
             ("TABLE over_view", Leaves::Perhaps),
             ("SELECT \"Cased\"()", Leaves::Perhaps),
-            ("SELECT pg_advisory_unlock(1)", Leaves::Perhaps),
+            ("SELECT pg_advisory_lock(1), pg_advisory_unlock(1), setseed(0)", Leaves::Nothing),
+            ("WITH x (a, b) AS (VALUES (1, 2)) UPDATE plain SET a = x.a FROM x", Leaves::Nothing),
+            ("COPY plain (a) FROM STDIN (FORMAT csv)", Leaves::Nothing),
+            ("NOTIFY plain, 'x'; VACUUM (ANALYZE) plain; LOCK TABLE plain", Leaves::Nothing),
             ("EXPLAIN ANALYZE SELECT locks()", Leaves::Perhaps),
             ("PREPARE p AS SELECT locks()", Leaves::Perhaps),
             ("SELECT runs()", Leaves::Anything),
@@ -269,7 +275,8 @@ mod tests {
         ] {
             assert_eq!(leaves(Some(&catalog), sql), wanted, "{sql}");
         }
-        for sql in ["INSERT INTO plain VALUES (1)", "SELECT quiet()", "CREATE TABLE x()", "TABLE over_view"] {
+        assert_eq!(leaves(None, "CREATE TABLE x(a varchar(9))"), Leaves::Perhaps);
+        for sql in ["INSERT INTO plain VALUES (1)", "SELECT quiet()", "TABLE over_view"] {
             assert_eq!(leaves(None, sql), Leaves::Anything, "nothing is known: {sql}");
         }
         assert_eq!(leaves(None, "SELECT 1, lower('x'), count(*) FROM pg_class"), Leaves::Nothing);

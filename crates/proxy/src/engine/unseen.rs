@@ -4,7 +4,7 @@
 //! what it tells ([`Found`]) is taken over, or holds the session. What was found holds it until it is not there any more,
 //! which is asked for again behind whatever may have undone it.
 
-use router::{Access, Body, Leaves, PinReason, Reason, Verdict};
+use router::{Access, Body, Leaves, PinReason, Reason, StatementKind, Verdict};
 
 use super::{Books, Engine};
 
@@ -15,6 +15,8 @@ const MAX_NAMES: usize = 50;
 #[derive(Debug, Default)]
 pub(super) struct Unseen {
     leaves: Leaves,
+    /// Something was called, or written, that was not known.
+    unknown: bool,
     /// What was found may have been undone.
     undone: bool,
     /// Parameters that DO blocks have set.
@@ -28,6 +30,7 @@ impl Unseen {
             return;
         }
         self.leaves = self.leaves.max(verdict.leaves);
+        self.unknown |= verdict.leaves == Leaves::Anything && verdict.kind != StatementKind::Ddl;
         self.undone |= !matches!(verdict.reason, Reason::Dml | Reason::TransactionControl);
         if verdict.leaves == Leaves::Anything && verdict.pin == Some(PinReason::Unknown) {
             self.note_block(sql);
@@ -36,6 +39,7 @@ impl Unseen {
 
     /// What runs is not known.
     pub(super) fn note_unknown(&mut self) {
+        self.unknown = true;
         self.leaves = self.leaves.max(Leaves::Anything);
     }
 
@@ -78,6 +82,13 @@ impl Engine {
     #[must_use]
     pub fn is_suspect(&self) -> bool {
         self.settings.unseen.leaves != Leaves::Nothing
+    }
+
+    /// A newer catalog may have more names of parameters to ask for. Behind definitions alone nobody waits for it: each
+    /// makes it unknown again.
+    #[must_use]
+    pub fn may_learn_names(&self) -> bool {
+        self.settings.unseen.unknown
     }
 
     /// Names of parameters to ask for that no catalog has.

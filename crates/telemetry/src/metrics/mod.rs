@@ -101,6 +101,8 @@ pub struct Metrics {
     pub backend_wait: Histogram,
     /// Waits that ended with query_wait_timeout.
     pub query_wait_timeouts: IntCounter,
+    /// Questions for what statements had left on a backend, by [`Told::position`].
+    pub state_questions: CounterSet,
     /// Units of work that waited for a node because theirs was lost.
     pub failover_holds: IntCounter,
     /// The topology's epoch.
@@ -119,6 +121,30 @@ pub struct Metrics {
     pub reloads_ok: IntCounter,
     /// Reloads that were refused.
     pub reloads_failed: IntCounter,
+}
+
+/// What a backend told that was asked what statements had left on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Told {
+    /// Nothing.
+    Nothing,
+    /// Settings of the client's.
+    Settings,
+    /// State that cannot be moved.
+    State,
+    /// It did not tell, and was closed.
+    NoAnswer,
+}
+
+impl Told {
+    /// The words, by [`Told::position`].
+    pub const WORDS: &[&str] = &["nothing", "settings", "state", "no_answer"];
+
+    /// The position of its word in [`Told::WORDS`].
+    #[must_use]
+    pub fn position(self) -> usize {
+        self as usize
+    }
 }
 
 impl Metrics {
@@ -147,6 +173,7 @@ impl Metrics {
             verdict_cache_misses: families.counter("pgweir_verdict_cache_misses_total")?,
             backend_wait: families.histogram("pgweir_backend_wait_seconds", WAIT_BUCKETS)?,
             query_wait_timeouts: families.counter("pgweir_query_wait_timeouts_total")?,
+            state_questions: families.set("pgweir_session_state_questions_total", Told::WORDS)?,
             failover_holds: families.counter("pgweir_failover_holds_total")?,
             topology_epoch: families.gauge("pgweir_topology_epoch")?,
             observations_dropped: families.counter("pgweir_observations_dropped_total")?,

@@ -151,6 +151,11 @@ pub const METRICS: &[MetricRow] = &[
         "How long there was no primary, each time that there was one again.",
     ),
     gauge("pgweir_client_sessions", &["state"], "Client sessions now, by what they do."),
+    counter(
+        "pgweir_session_state_questions_total",
+        &["found"],
+        "Times that a backend was asked what statements had left on it unseen, by what it told.",
+    ),
     gauge("pgweir_pinned_clients", &["reason"], "Sessions that are held to their backend now."),
     gauge("pgweir_pool_size", &["node", "database", "user"], "Most backends that the pool may have."),
     gauge("pgweir_pool_backends", &["node", "database", "user", "state"], "Backends of the pool now."),

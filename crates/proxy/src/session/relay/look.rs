@@ -11,6 +11,7 @@ use config::{PoolMode, SessionState};
 use protocol::error::{PgError, write_notice};
 use protocol::sqlstate::SqlState;
 use router::PinReason;
+use telemetry::metrics::Told;
 
 use super::super::settle::{Amid, ExchangeError, ask_amid, reset};
 use super::{End, Relay, Session};
@@ -71,6 +72,11 @@ impl Session {
         };
         let (state, settings) = (found.state.clone(), found.values.len());
         self.engine.take_found(found, &mut relay.backend.books);
+        self.count(match (state.is_empty(), settings) {
+            (false, _) => Told::State,
+            (true, 0) => Told::Nothing,
+            (true, _) => Told::Settings,
+        });
         tracing::debug!(
             client = self.client.entry.id,
             ?state,
@@ -87,9 +93,14 @@ impl Session {
         Ok(())
     }
 
+    fn count(&self, told: Told) {
+        self.worker.shared.deps.metrics.state_questions.inc(told.position());
+    }
+
     /// A function that was made a moment ago: which settings it makes is known when the catalog is.
     async fn wait_for_the_catalog(&mut self) {
-        if !matches!(self.knowledge.load().state, State::Loading | State::Changed) {
+        let unsettled = matches!(self.knowledge.load().state, State::Loading | State::Changed);
+        if !unsettled || !self.engine.may_learn_names() {
             return;
         }
         if let Some(mut answers) = self.catalog.ask() {
@@ -201,6 +212,7 @@ impl Session {
 
     /// The backend does not tell: the client goes on without it, unless it has something there.
     fn not_told(&mut self, relay: &Relay, error: ExchangeError) -> Result<(), End> {
+        self.count(Told::NoAnswer);
         let held = self.engine.pin().is_some();
         tracing::debug!(node = %relay.backend.node, error = %error, "backend closed: what is on it is not known");
         self.engine.give_up_asking();
