@@ -78,12 +78,16 @@ fn wait_pins(weir: &Pgweir, wanted: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// What makes it, the reason of the pin, what shows it (a query, its answers while it is there and when it is not), and what
+/// undoes it.
+type Made<'a> = (&'a str, &'a str, (&'a str, &'a str, &'a str), &'a str);
+
 /// SL-05: state that cannot be moved, made out of sight: it holds its owner, by the simple and by the extended protocol, and
 /// goes back when it is undone, out of sight or not. Nobody else finds it.
 #[test]
 fn sl_05_state_that_is_made_out_of_sight_holds_its_owner() -> Result<()> {
     let (_cluster, weir, mut one, mut other) = two(ONE)?;
-    let rows: &[(&str, &str, (&str, &str, &str), &str)] = &[
+    let rows: &[Made<'_>] = &[
         ("SELECT temp_inside()", "temp_table", (TEMP, "inside", "none"), "DROP TABLE inside"),
         ("SELECT temp_inside()", "temp_table", (TEMP, "inside", "none"), "SELECT no_temp_inside()"),
         ("SELECT over_over()", "temp_table", (TEMP, "inside", "none"), "DISCARD TEMP"),

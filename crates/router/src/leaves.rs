@@ -203,8 +203,7 @@ mod tests {
         builder.relation(oid, "public", name, Safety::AnyNode);
     }
 
-    #[test]
-    fn what_a_statement_may_leave() {
+    fn database() -> Catalog {
         let functions = [
             (1, "locks", Some("BEGIN PERFORM pg_advisory_lock(1); END")),
             (2, "over", Some("SELECT locks()")),
@@ -217,7 +216,7 @@ mod tests {
             (9, "Cased", Some("SELECT set_config('app.x', 'y', false)")),
             (10, "op", Some("LISTEN x")),
         ];
-        let catalog = catalog(&functions, |builder| {
+        catalog(&functions, |builder| {
             for (oid, name) in [(20, "plain"), (21, "watched"), (22, "over_view"), (23, "parent")] {
                 relation(builder, oid, name);
             }
@@ -225,7 +224,12 @@ mod tests {
             builder.uses(Object::Relation(22), Object::Function(2));
             builder.writes(Object::Relation(23), Object::Relation(21));
             builder.operator("public", "<#>", 10);
-        });
+        })
+    }
+
+    #[test]
+    fn what_a_statement_may_leave() {
+        let catalog = database();
         assert_eq!(catalog.settings(), [Box::from("app.x")]);
         for (sql, wanted) in [
             ("SELECT 1", Leaves::Nothing),
