@@ -1,7 +1,7 @@
 #!/bin/sh
 # Puts other people's programs that look at pgweir into target/tools: Prometheus and promtool, PgBouncer's exporter,
-# and Pgpool-II's pcp_*; and the sample files of PgBouncer and Pgpool-II for `pgweir import`. They are Debian's packages, unpacked and not installed: no service is started, no right is
-# needed, and the machine stays as it is.
+# and Pgpool-II's pcp_*; and the sample files of PgBouncer and Pgpool-II for `pgweir import`. They are Debian's packages,
+# unpacked and not installed: no service is started, no right is needed, and the machine stays as it is.
 #
 # `tools.sh [--fetch]`: does nothing where they are installed, except with --fetch, or were brought before. Where there is
 # no apt-get their tests are left out, and this says so.
@@ -23,9 +23,8 @@ are_installed() {
 }
 if [ "${1:-}" != --fetch ] && are_installed; then exit 0; fi
 
-# Changes with what is to be there, and with the system that it is for.
-# shellcheck disable=SC2086 # a list
-key=$({ echo $packages; cat /etc/os-release 2>/dev/null; uname -m; } | cksum)
+# Changes with what is to be there and how it is brought (this file), and with the system that it is for.
+key=$(cat "$here/tools.sh" /etc/os-release 2>/dev/null | cksum; uname -m)
 if [ -f "$place/.key" ] && [ "$(cat "$place/.key")" = "$key" ]; then exit 0; fi
 if ! command -v apt-get >/dev/null 2>&1 || ! command -v dpkg >/dev/null 2>&1; then
   say "There is no apt-get here: the tests of Prometheus, PgBouncer's exporter and pcp_* need these installed, and are left out."
@@ -53,5 +52,10 @@ if download -o APT::Sandbox::User=root; then brought=yes; else
 fi
 [ -n "$brought" ] || { say "Cannot download Debian's packages:" $packages; exit 1; }
 for package in ./*.deb; do dpkg -x "$package" "$place/unpacked"; done
+# The package's own script puts this one into place, and only unpacked it has not run.
+cp "$place/unpacked/usr/share/pgpool2/pgpool.conf" "$place/unpacked/etc/pgpool2/"
+for sample in $samples; do
+  [ -r "$place/unpacked$sample" ] || { say "Debian's packages do not bring $sample"; exit 1; }
+done
 rm -rf "$place/packages" "$place/lists" "$place/cache" "$place/unpacked/usr/share" "$place/unpacked/usr/lib/debug"
 echo "$key" >"$place/.key"
