@@ -236,6 +236,8 @@ fn innocent_functions_hold_nobody() -> Result<()> {
         "SELECT quiet(1)",
         "INSERT INTO t VALUES (1)",
         "BEGIN; SELECT temp_inside(); ROLLBACK",
+        "SET standard_conforming_strings = on",
+        "DO $$ BEGIN PERFORM 2; END $$",
     ] {
         let pid = one.scalar("SELECT pg_backend_pid()")?;
         one.simple(sql)?;

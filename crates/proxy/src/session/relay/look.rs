@@ -193,7 +193,10 @@ impl Session {
             "role" => value == "none",
             "session_authorization" => value == &*self.identity.user,
             // Of users' own, set once and reset.
-            _ => value.is_empty() && lower.contains('.'),
+            _ if lower.contains('.') => value.is_empty(),
+            // Set to what it is: nobody follows that (Rails does so at each connect), and the server calls it set.
+            "standard_conforming_strings" => (value == "on") == self.parse.standard_conforming_strings,
+            _ => false,
         };
         if (known.is_none() && nothing) || matches!(known, Some(Setting::Value(same)) if same == value) {
             return;
