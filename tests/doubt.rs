@@ -1,7 +1,8 @@
 //! What somebody else has just made at the node itself, in a transaction that is bound to a standby: it is looked up
 //! before it runs, and what would go wrong there does not run.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use harness::{Cluster, Msgs, Pgweir, RawClient, WHERE, eventually, msgs, rig};
@@ -9,6 +10,9 @@ use harness::{Cluster, Msgs, Pgweir, RawClient, WHERE, eventually, msgs, rig};
 const LOCKS: &str = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
 /// What the catalog is asked for.
 const QUESTIONS: &str = "SELECT concat_ws(',', current_database(), count(*)";
+
+/// How long a statement waits that names what is not known.
+const LATER: Duration = Duration::from_millis(250);
 
 /// One shows one snapshot, the other has a savepoint on the standby.
 const BOUND: [&[&str]; 2] =
@@ -269,4 +273,37 @@ fn who_asks_for_a_standby_is_believed() -> Result<()> {
     assert_eq!(client.sqlstate_of("SELECT hinted()")?, "25006");
     cluster.thaw(0);
     Ok(())
+}
+
+/// While definitions follow each other faster than the catalog can be read, one statement waits for it in vain, not each.
+#[test]
+fn definitions_without_end_hold_nobody_up() -> Result<()> {
+    const STATEMENTS: u32 = 60;
+    let (cluster, weir) = prepared()?;
+    // So many that reading them takes longer than the pause between two definitions.
+    cluster.setup(
+        "DO $$ BEGIN FOR n IN 1..4000 LOOP
+           EXECUTE format('CREATE FUNCTION many_%s() RETURNS int LANGUAGE sql AS $f$ SELECT 1 $f$', n);
+         END LOOP; END $$; GRANT CREATE ON SCHEMA public TO bench",
+    )?;
+    let done = AtomicBool::new(false);
+    let defines = || -> Result<()> {
+        let mut client = weir.client()?;
+        while !done.load(Ordering::Relaxed) {
+            client.simple("CREATE OR REPLACE FUNCTION again() RETURNS int LANGUAGE sql AS 'SELECT 1'")?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| -> Result<()> {
+        let definitions = scope.spawn(defines);
+        let mut client = weir.client()?;
+        let began = Instant::now();
+        let asked = (0..STATEMENTS).try_for_each(|_| client.simple("SELECT known() FROM t").map(drop));
+        let took = began.elapsed();
+        done.store(true, Ordering::Relaxed);
+        definitions.join().expect("it does not panic")?;
+        asked?;
+        ensure!(took < STATEMENTS * LATER / 2, "{took:?}");
+        Ok(())
+    })
 }

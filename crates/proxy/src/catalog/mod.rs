@@ -60,6 +60,8 @@ pub(crate) struct Database {
     patience: AtomicU32,
     /// It was asked for a name that is not known.
     doubted: AtomicBool,
+    /// Somebody has waited for an answer in vain, and none has come since: nobody else waits for it.
+    is_late: AtomicBool,
     /// As whom it can be asked: the last session's user.
     who: Mutex<Arc<OpenAs>>,
 }
@@ -100,6 +102,7 @@ impl Catalogs {
             checked: watch::Sender::default(),
             patience: AtomicU32::new(ASK_AGAIN.0),
             doubted: AtomicBool::new(false),
+            is_late: AtomicBool::new(false),
             who: Mutex::new(who),
         });
         databases.insert(Arc::clone(&database.name), Arc::clone(&database));
@@ -125,12 +128,21 @@ impl Catalogs {
         Arc::clone(&self.rules.lock())
     }
 
-    /// The configuration was replaced.
+    /// The configuration was replaced. What is known stays so unless it was told by other lists.
     pub(crate) fn config_changed(&self, config: &Config) {
-        let rules = Arc::new(Rules::new(config, self.number()));
-        *self.rules.lock() = Arc::clone(&rules);
+        let mut current = self.rules.lock();
+        let changed = !current.are_of(config);
+        if changed {
+            *current = Arc::new(Rules::new(config, self.number()));
+        }
+        let rules = Arc::clone(&current);
+        drop(current);
         for database in self.databases.lock().values() {
-            database.suspect(&rules);
+            match changed {
+                true => database.suspect(&rules),
+                // As whom it is asked, and how often, may be another thing.
+                false => database.wake.notify_one(),
+            }
         }
     }
 }
@@ -169,7 +181,7 @@ impl Database {
         let lately = self.checked.borrow().answered.is_some_and(|answered| answered.elapsed() < patience);
         let state = self.knowledge.load().state;
         let known_anew = state == State::Known && lately;
-        if known_anew || state == State::Unknown {
+        if known_anew || state == State::Unknown || self.is_late.load(Ordering::Relaxed) {
             return None;
         }
         let answers = self.checked.subscribe();
@@ -193,8 +205,15 @@ impl Database {
         })
     }
 
+    /// No answer has come for as long as a statement waits for one. While definitions follow each other faster than they
+    /// can be read, or a catalog is large, each statement would wait as long for nothing.
+    pub(crate) fn is_late(&self) {
+        self.is_late.store(true, Ordering::Relaxed);
+    }
+
     /// It was asked, after so many changes, and had something new to say or not.
     fn has_answered(&self, changes: u64, something_new: bool) {
+        self.is_late.store(false, Ordering::Relaxed);
         if something_new {
             self.patience.store(ASK_AGAIN.0, Ordering::Relaxed);
         } else if self.doubted.swap(false, Ordering::Relaxed) {
@@ -206,6 +225,7 @@ impl Database {
 
     /// It could not be asked: whoever waits need not any longer.
     fn has_failed(&self) {
+        self.is_late.store(false, Ordering::Relaxed);
         let changes = self.changes.load(Ordering::Acquire);
         self.checked.send_modify(|checked| checked.changes = changes);
     }

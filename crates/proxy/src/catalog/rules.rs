@@ -3,12 +3,35 @@
 
 use std::sync::Arc;
 
-use config::{Config, Matcher, RedirectTarget};
+use config::{Config, Matcher, Pattern, Redirect, RedirectTarget};
 use router::{ListedFunctions, Safety};
+
+/// The lists as they are written.
+#[derive(Debug, PartialEq)]
+struct Source {
+    functions: [Vec<Pattern>; 2],
+    patterns: Vec<Pattern>,
+    redirects: [Vec<Redirect>; 3],
+}
+
+impl Source {
+    fn of(config: &Config) -> Self {
+        Self {
+            functions: [config.read_only_function_list.clone(), config.write_function_list.clone()],
+            patterns: config.primary_routing_query_pattern_list.clone(),
+            redirects: [
+                config.database_redirect_preference_list.clone(),
+                config.app_name_redirect_preference_list.clone(),
+                config.user_redirect_preference_list.clone(),
+            ],
+        }
+    }
+}
 
 /// The lists of one configuration.
 #[derive(Debug)]
 pub(crate) struct Rules {
+    source: Source,
     read_only: Vec<Matcher>,
     write: Vec<Matcher>,
     patterns: Vec<Matcher>,
@@ -22,23 +45,28 @@ pub(crate) struct Rules {
 impl Rules {
     /// `careful` is a number that nothing else has.
     pub(crate) fn new(config: &Config, careful: u64) -> Self {
-        let whole = |list: &[config::Pattern]| list.iter().filter_map(config::Pattern::whole).collect();
-        let redirects = |list: &[config::Redirect]| {
-            let compiled = |redirect: &config::Redirect| {
-                Some((redirect.pattern.whole()?, redirect.target, redirect.share))
-            };
+        let whole = |list: &[Pattern]| list.iter().filter_map(Pattern::whole).collect();
+        let redirects = |list: &[Redirect]| {
+            let compiled =
+                |redirect: &Redirect| Some((redirect.pattern.whole()?, redirect.target, redirect.share));
             list.iter().filter_map(compiled).collect()
         };
         let patterns = &config.primary_routing_query_pattern_list;
         Self {
+            source: Source::of(config),
             read_only: whole(&config.read_only_function_list),
             write: whole(&config.write_function_list),
-            patterns: patterns.iter().filter_map(config::Pattern::anywhere).collect(),
+            patterns: patterns.iter().filter_map(Pattern::anywhere).collect(),
             by_database: redirects(&config.database_redirect_preference_list),
             by_application: redirects(&config.app_name_redirect_preference_list),
             by_user: redirects(&config.user_redirect_preference_list),
             careful,
         }
+    }
+
+    /// Whether that configuration has the same lists.
+    pub(super) fn are_of(&self, config: &Config) -> bool {
+        self.source == Source::of(config)
     }
 
     /// Whether a statement of that text is to go to the primary.

@@ -75,7 +75,7 @@ impl Engine {
             if let Some(need) = self.message(env, books, buf, outs, header)? {
                 return Ok(ClientStep::More(need));
             }
-            if let Some(step) = self.take_local_step().or_else(|| self.take_doubt_step()) {
+            if let Some(step) = self.stop.take().map(ClientStep::from) {
                 return Ok(step);
             }
             self.end_doubt();

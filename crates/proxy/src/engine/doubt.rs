@@ -2,7 +2,7 @@
 //!
 //! What somebody has just made elsewhere may do anything: a standby may take it and do the wrong thing. Such a message
 //! stays where it is until the server has answered what stands before it, and until whoever runs the engine has asked
-//! what is known ([`ClientStep::Doubt`]); then it is judged once more. What is still not known by then is refused.
+//! what is known ([`super::ClientStep::Doubt`]); then it is judged once more. What is still not known by then is refused.
 //!
 //! Invariant: nothing of the message is forwarded or noted before it is judged.
 
@@ -14,7 +14,7 @@ use protocol::tracker::{Ask, Owner};
 use router::Verdict;
 
 use super::prepare::NO_TOKEN;
-use super::{Books, ClientStep, Engine, Env};
+use super::{Books, Engine, Env, Stop};
 use crate::out::Out;
 use crate::statements::put_header;
 
@@ -22,8 +22,6 @@ use crate::statements::put_header;
 #[derive(Debug, Default)]
 pub(super) struct Doubt {
     state: State,
-    /// Where forwarding stopped for it.
-    step: Option<ClientStep>,
     /// The server was asked for what stands before it.
     hastened: bool,
 }
@@ -49,11 +47,6 @@ impl Engine {
         self.doubt.state = State::Cancelled;
     }
 
-    /// Where forwarding stops for the message at the front. Said once.
-    pub(super) fn take_doubt_step(&mut self) -> Option<ClientStep> {
-        self.doubt.step.take()
-    }
-
     /// The message at the front has passed.
     pub(super) fn end_doubt(&mut self) {
         self.doubt = Doubt::default();
@@ -70,14 +63,14 @@ impl Engine {
         if self.doubt.state != State::None || !self.is_doubtful(verdict, sql, env) {
             return false;
         }
-        self.doubt.step = Some(if self.is_waiting() {
+        self.stop = Some(if self.is_waiting() {
             // Without it the answers would wait for the end of the batch.
             if self.in_batch && !std::mem::replace(&mut self.doubt.hastened, true) {
                 out.own(|own| own.put_slice(b"H\0\0\0\x04"));
             }
-            ClientStep::Hold
+            Stop::Hold
         } else {
-            ClientStep::Doubt
+            Stop::Doubt
         });
         true
     }

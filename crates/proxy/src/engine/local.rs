@@ -8,7 +8,7 @@ use protocol::message::TxStatus;
 use protocol::tracker::{Ask, Owner};
 use router::{Effect, Verdict};
 
-use super::{ClientStep, Engine};
+use super::{Engine, Stop};
 use crate::out::Out;
 
 /// What is known of messages that are answered here.
@@ -16,8 +16,6 @@ use crate::out::Out;
 pub(super) struct Local {
     /// Portals made from statements that are answered here.
     portals: Vec<Box<[u8]>>,
-    /// Where forwarding stops for the message at the front.
-    step: Option<ClientStep>,
     /// The server was asked for the answers to what stands before it.
     flushed: bool,
     /// Such a message failed: the client's messages are ignored up to Sync.
@@ -43,13 +41,13 @@ impl Engine {
         if self.tracker.is_skipping() || self.tracker.in_copy() {
             return false;
         }
-        self.local.step = Some(if !self.is_waiting() {
-            ClientStep::Local
+        self.stop = Some(if !self.is_waiting() {
+            Stop::Local
         } else {
             if !self.local.flushed {
                 out.own(|own| own.put_slice(b"H\0\0\0\x04"));
             }
-            ClientStep::Hold
+            Stop::Hold
         });
         self.local.flushed = self.is_waiting();
         true
@@ -63,15 +61,10 @@ impl Engine {
         if !self.is_waiting() && !self.tracker.is_settled() {
             out.own(protocol::write::sync);
             self.tracker.push(Ask::Sync, Owner::Ours);
-            self.local.step = Some(ClientStep::Hold);
+            self.stop = Some(Stop::Hold);
             self.local.flushed = true;
         }
         true
-    }
-
-    /// Where forwarding stops for the message at the front. Said once.
-    pub(super) fn take_local_step(&mut self) -> Option<ClientStep> {
-        self.local.step.take()
     }
 
     /// Whether a message of that tag is ignored because one that was answered here has failed.

@@ -120,6 +120,24 @@ pub enum ClientStep {
     Terminate,
 }
 
+/// Why forwarding stops at a whole message.
+#[derive(Debug, Clone, Copy)]
+enum Stop {
+    Hold,
+    Local,
+    Doubt,
+}
+
+impl From<Stop> for ClientStep {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Hold => Self::Hold,
+            Stop::Local => Self::Local,
+            Stop::Doubt => Self::Doubt,
+        }
+    }
+}
+
 /// A message that is being relayed while it arrives.
 #[derive(Debug, Clone, Copy)]
 struct Rest {
@@ -169,6 +187,8 @@ pub struct Engine {
     early: early::Early,
     local: local::Local,
     doubt: doubt::Doubt,
+    /// Where forwarding stops for the message at the front. Said once.
+    stop: Option<Stop>,
     /// Messages that fail in place of the client's.
     refused: Vec<(Push, Box<PgError>)>,
     /// Extended messages since the last Sync.

@@ -30,7 +30,9 @@ impl Session {
         let patience = if self.knowledge.load().state == State::Loading { FIRST } else { LATER };
         let Some(mut answers) = self.catalog.ask() else { return Ok(unit) };
         // However it ends: what is known then counts.
-        let _ = tokio::time::timeout(patience, answers.changed()).await;
+        if tokio::time::timeout(patience, answers.changed()).await.is_err() {
+            self.catalog.is_late();
+        }
         self.next_unit().await
     }
 
