@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use harness::pgweir::binary;
 use harness::{
-    Cluster, ClusterOptions, Login, Pgweir, PgweirOptions, RawClient, eventually, http_get, msgs, procs, rig,
-    sqlstate,
+    Cluster, ClusterOptions, Login, PgError, Pgweir, PgweirOptions, RawClient, eventually, http_get, msgs,
+    procs, rig, sqlstate,
 };
 use rustix::process::Signal;
 
@@ -233,6 +233,43 @@ fn rl_05_pgweir_reload_tells_why_it_is_refused() -> Result<()> {
     weir.rewrite(&cluster, &PgweirOptions::yaml("log_destination: /nonexistent/dir/weir.log"))?;
     let (done, said) = weir.shell(&["reload"])?;
     ensure!(!done && said.contains("cannot open the log file /nonexistent/dir/weir.log"), "{said}");
+    Ok(())
+}
+
+/// RL-05: reading a file that does not open holds up nobody but who asked for it, and is given up; the next reload is
+/// refused until it has ended, and a stop does not wait for it.
+#[test]
+fn rl_05_a_file_that_blocks_holds_up_nothing() -> Result<()> {
+    let (cluster, mut weir) = rig(0, "")?;
+    let file = weir.config_file();
+    let blocks = || -> Result<()> {
+        std::fs::remove_file(&file)?;
+        ensure!(Command::new("mkfifo").arg(&file).status()?.success());
+        weir.signal(Signal::HUP);
+        Ok(())
+    };
+    let refused = |why: &str| {
+        eventually(Duration::from_secs(30), || {
+            weir.admin("SHOW EVENTS").is_ok_and(|rows| rows.iter().any(|row| row["reason"].contains(why)))
+        })
+    };
+    blocks()?;
+    weir.client()?.simple("SELECT 1")?;
+    assert_eq!(http_get(weir.metrics_port(), "/metrics")?.status, 200);
+    ensure!(refused("could not be read within"), "it is not given up: {:?}", weir.admin("SHOW EVENTS")?);
+    let error = weir.admin("RELOAD").expect_err("a reload while another one blocks");
+    let PgError(fields) = error.downcast::<PgError>()?;
+    ensure!(fields.get('D').contains("an earlier reload is still blocked"), "{fields:?}");
+    // Somebody writes to it: what was read then is nobody's any more.
+    std::fs::write(&file, "nonsense")?;
+    std::fs::remove_file(&file)?;
+    weir.rewrite(&cluster, &PgweirOptions::yaml("default_pool_size: 7"))?;
+    ensure!(eventually(Duration::from_secs(5), || weir.admin("RELOAD").is_ok()), "it stays blocked");
+    ensure!(
+        weir.admin("SHOW CONFIG")?.iter().any(|row| row["key"] == "default_pool_size" && row["value"] == "7")
+    );
+    blocks()?;
+    assert_eq!(weir.stop()?, 0);
     Ok(())
 }
 

@@ -396,6 +396,12 @@ impl Pgweir {
         write_files(&self.dir, self.port, self.metrics_port, cluster, options)
     }
 
+    /// The configuration file.
+    #[must_use]
+    pub fn config_file(&self) -> PathBuf {
+        self.dir.join("pgweir.yaml")
+    }
+
     /// Waits for its end; the exit code.
     ///
     /// # Errors

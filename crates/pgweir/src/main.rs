@@ -32,6 +32,7 @@ mod pcp;
 mod pid_file;
 mod probe_query;
 mod probes;
+mod reading;
 mod recoveries;
 mod reload;
 mod remote;

@@ -18,6 +18,7 @@ use crate::actor::{Cluster, CommandError};
 use crate::events::Events;
 use crate::files;
 use crate::probes::Probes;
+use crate::reading::Files;
 use crate::specs;
 
 /// Pause before the cluster's thread is offered the new nodes again.
@@ -38,6 +39,15 @@ pub(crate) enum ReloadError {
     /// A certificate or key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The files do not open, or do not end.
+    #[error("the configuration's files could not be read within {} s: is one of them a pipe, or on a file system that hangs?", .0.as_secs())]
+    Slow(Duration),
+    /// An earlier reading has not ended.
+    #[error("an earlier reload is still blocked on a file that does not open or end")]
+    Blocked,
+    /// The thread that read them.
+    #[error("the configuration's files could not be read: {0}")]
+    Reader(tokio::task::JoinError),
     /// The nodes' metrics cannot be made.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
@@ -59,12 +69,16 @@ pub(crate) struct Reloader {
 }
 
 impl Reloader {
-    /// Reads the file again and applies it; the answer is the plan in words.
+    /// Applies what was read of the files; the answer is the plan in words.
     ///
     /// # Errors
     /// Why nothing has changed.
-    pub(crate) async fn reload(&mut self) -> Result<String, ReloadError> {
-        match self.try_reload().await {
+    pub(crate) async fn reload(&mut self, read: Result<Files, ReloadError>) -> Result<String, ReloadError> {
+        let plan = match read {
+            Ok(Files { config, tls }) => self.apply(config, tls).await,
+            Err(error) => Err(error),
+        };
+        match plan {
             Ok(plan) => {
                 self.metrics.reloads_ok.inc();
                 log_plan(&plan);
@@ -81,12 +95,6 @@ impl Reloader {
         }
     }
 
-    async fn try_reload(&mut self) -> Result<Plan, ReloadError> {
-        let running = self.config.load();
-        let config = config::load(&self.file)?;
-        self.apply(config, &running).await
-    }
-
     /// Changes one key until the next reload.
     ///
     /// # Errors
@@ -97,16 +105,17 @@ impl Reloader {
             return Err(ReloadError::NeedsRestart(key));
         }
         let config = running.with(&[(&key, &value)], "SET")?;
-        let plan = self.apply(config, &running).await?;
+        let tls = TlsSetup::build(&config)?;
+        let plan = self.apply(config, tls).await?;
         log_plan(&plan);
         self.events.process("set", plan.to_string(), "");
         Ok(plan.to_string())
     }
 
-    async fn apply(&mut self, mut config: Config, running: &Config) -> Result<Plan, ReloadError> {
-        let plan = Plan::between(running, &config);
-        config.keep_restart_keys(running);
-        let tls = TlsSetup::build(&config)?;
+    async fn apply(&mut self, mut config: Config, tls: TlsSetup) -> Result<Plan, ReloadError> {
+        let running = self.config.load();
+        let plan = Plan::between(&running, &config);
+        config.keep_restart_keys(&running);
         self.metrics.set_nodes(&specs::labels(&config))?;
         self.logging.apply(&specs::logging(&config))?;
         // Nothing is refused from here on.
@@ -114,7 +123,7 @@ impl Reloader {
             tracing::warn!("{warning}");
         }
         files::compare(specs::files(&config), self.file_limit);
-        self.commit(config, tls, running).await;
+        self.commit(config, tls, &running).await;
         Ok(plan)
     }
 

@@ -32,6 +32,7 @@ use crate::health::Health;
 use crate::notify::Notify;
 use crate::pid_file::PidFile;
 use crate::probes::{Learned, Probes, Wakes};
+use crate::reading::{Begun, Files, Reading, Reply};
 use crate::recoveries::Recoveries;
 use crate::reload::{ReloadError, Reloader};
 use crate::sampler;
@@ -208,6 +209,7 @@ impl Start<'_> {
             stopping,
             state: shared.state,
             notify: self.notify,
+            reading: Reading::default(),
         })
     }
 
@@ -300,6 +302,13 @@ impl Start<'_> {
     }
 }
 
+/// Whoever asked for a reload may be gone by the time of the answer.
+fn answer(reply: Reply, outcome: Result<String, ReloadError>) {
+    if let Some(reply) = reply {
+        let _ = reply.send(outcome);
+    }
+}
+
 /// Waits until there is a primary, or every node was heard of.
 async fn first_answers(topology: &Published<Topology>) {
     let mut changes = topology.changes();
@@ -330,10 +339,12 @@ struct Supervisor {
     stopping: Stopping,
     state: Published<ProcessState>,
     notify: Notify,
+    reading: Reading,
 }
 
 /// What woke the supervisor.
 enum Woken {
+    Read(Reply, Box<Result<Files, ReloadError>>),
     Signal(Asked),
     Command(Command),
     Drained,
@@ -347,6 +358,7 @@ impl Supervisor {
             match self.wait().await {
                 Woken::Signal(asked) => self.signal(asked).await,
                 Woken::Command(command) => self.command(command).await,
+                Woken::Read(reply, read) => self.reload(reply, *read).await,
                 Woken::Drained => return,
                 Woken::Late => {
                     let step = self.stopping.escalate(self.clock.now());
@@ -366,6 +378,7 @@ impl Supervisor {
         tokio::select! {
             asked = self.signals.next() => Woken::Signal(asked),
             Some(command) = self.commands.recv() => Woken::Command(command),
+            (reply, read) = self.reading.done() => Woken::Read(reply, Box::new(read)),
             () = self.proxy.drained(), if ending => Woken::Drained,
             () = tokio::time::sleep(left.unwrap_or_default()), if limited => Woken::Late,
         }
@@ -379,7 +392,7 @@ impl Supervisor {
             Asked::Immediate => self.stopping.ask(Shutdown::Immediate, now),
             Asked::Reload => {
                 // Told in the log and the metrics.
-                let _ = self.reload().await;
+                self.ask_to_reload(None).await;
                 Step::Nothing
             }
             Asked::ReopenLogs => {
@@ -397,20 +410,38 @@ impl Supervisor {
         self.take(step);
     }
 
-    /// Reloads, and tells the service manager when that begins and ends.
-    async fn reload(&mut self) -> Result<String, ReloadError> {
-        self.notify.reloading();
-        let outcome = self.reloader.reload().await;
+    /// The files are read, now or behind those who asked before.
+    async fn ask_to_reload(&mut self, reply: Reply) {
+        self.reading.ask(reply);
+        self.read_on().await;
+    }
+
+    /// Begins to read for whoever is next, and tells the service manager so.
+    async fn read_on(&mut self) {
+        loop {
+            match self.reading.begin(&self.reloader.file) {
+                Begun::Nothing => return,
+                Begun::Reading => return self.notify.reloading(),
+                Begun::Blocked(reply) => {
+                    let refused = self.reloader.reload(Err(ReloadError::Blocked)).await;
+                    answer(reply, refused);
+                }
+            }
+        }
+    }
+
+    /// Reloads with what was read, and tells the service manager that this has ended.
+    async fn reload(&mut self, reply: Reply, read: Result<Files, ReloadError>) {
+        let outcome = self.reloader.reload(read).await;
         self.notify.reloaded(outcome.is_ok());
-        outcome
+        answer(reply, outcome);
+        self.read_on().await;
     }
 
     async fn command(&mut self, command: Command) {
         match command {
             // Whoever asked may be gone by the time of the answer, here and below.
-            Command::Reload(reply) => {
-                let _ = reply.send(self.reload().await);
-            }
+            Command::Reload(reply) => self.ask_to_reload(Some(reply)).await,
             Command::Set { key, value, reply } => {
                 let _ = reply.send(self.reloader.set(key, value).await);
             }
