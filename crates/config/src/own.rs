@@ -1,7 +1,7 @@
 //! Changes beside the file: a key that an administrator has SET, or that a session changes for itself.
 
 use crate::check;
-use crate::error::{ConfigErrors, Sink};
+use crate::error::{ConfigError, ConfigErrors, Sink, Warning};
 use crate::fill::fill;
 use crate::table::{Config, KEYS};
 use crate::yaml::{self, Node};
@@ -26,26 +26,37 @@ impl Config {
     /// A value that is refused, alone or with the others; `origin` stands for the file.
     pub fn with(&self, changes: &[(&str, &str)], origin: &str) -> Result<Self, ConfigErrors> {
         let mut config = self.clone();
-        let entries: Vec<(String, Node)> = changes
-            .iter()
-            .map(|(key, value)| {
-                ((*key).to_owned(), yaml::parse(value).unwrap_or(Node::Text((*value).to_owned())))
-            })
-            .collect();
-        let mut sink = Sink::default();
-        let numbered: Vec<_> = entries.iter().enumerate().collect();
-        let none = std::collections::BTreeMap::<&'static str, ()>::new();
-        let set = fill(KEYS, &mut config, &numbered, &none, &mut sink);
-        config.given.extend(set.into_iter().map(|(name, _)| name));
-        let (mut errors, warnings) = sink.finish(origin, "");
+        let entries: Vec<_> =
+            changes.iter().map(|(key, value)| ((*key).to_owned(), self.read(key, value))).collect();
+        let (mut errors, warnings) = config.take(&entries, origin);
         config.warnings = warnings;
         if errors.is_empty() {
             errors.extend(check::conflicts(&config).into_iter().map(|conflict| {
                 let error = crate::files::error(origin, None, &conflict.found, &conflict.expected);
-                crate::ConfigError { key: conflict.key, ..error }
+                ConfigError { key: conflict.key, ..error }
             }));
         }
         if errors.is_empty() { Ok(config) } else { Err(ConfigErrors::new(errors)) }
+    }
+
+    /// A value as the file has it; what a key takes as a text only (a command `true`, a user `007`) is one without quotes, too.
+    fn read(&self, key: &str, value: &str) -> Node {
+        let fits = |node: &Node| self.clone().take(&[(key.to_owned(), node.clone())], "").0.is_empty();
+        let text = Node::Text(value.to_owned());
+        match yaml::parse(value) {
+            Ok(read) if fits(&read) || !fits(&text) => read,
+            _ => text,
+        }
+    }
+
+    /// Takes over what is set, and says what is wrong with it.
+    fn take(&mut self, entries: &[(String, Node)], origin: &str) -> (Vec<ConfigError>, Vec<Warning>) {
+        let mut sink = Sink::default();
+        let numbered: Vec<_> = entries.iter().enumerate().collect();
+        let none = std::collections::BTreeMap::<&'static str, ()>::new();
+        let set = fill(KEYS, self, &numbered, &none, &mut sink);
+        self.given.extend(set.into_iter().map(|(name, _)| name));
+        sink.finish(origin, "")
     }
 
     /// The value of a key as the file would have it; a secret is masked.
@@ -70,6 +81,10 @@ mod tests {
         assert!(error.contains("load_balance") && error.contains("SET"), "{error}");
         assert!(config.with(&[("no_such_key", "1")], "SET").is_err());
         assert!(config.with(&[("server_lifetime", "[1, ")], "SET").is_err());
+        // A text that YAML would take for something else.
+        let yes = config.with(&[("recovery_command", "true"), ("sr_check_user", "007")], "SET").unwrap();
+        assert_eq!(yes.text_of("sr_check_user").as_deref(), Some("\"007\""));
+        assert!(yes.text_of("recovery_command").is_some_and(|text| text.contains("true")));
         assert!(SESSION_KEYS.iter().all(|key| config.text_of(key).is_some()));
     }
 }

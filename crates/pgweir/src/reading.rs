@@ -5,12 +5,14 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use config::Config;
 use proxy::tls::TlsSetup;
+use telemetry::off_thread;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::reload::ReloadError;
@@ -27,10 +29,13 @@ pub(crate) struct Files {
     pub(crate) tls: TlsSetup,
 }
 
+/// What ends when the files are read; with nothing, when that panicked.
+type Task = Pin<Box<dyn Future<Output = Option<Result<Files, ReloadError>>>>>;
+
 /// See the module's documentation.
 #[derive(Default)]
 pub(crate) struct Reading {
-    task: Option<JoinHandle<Result<Files, ReloadError>>>,
+    task: Option<Task>,
     /// Who is told of it, until when; nobody, once it has been given up.
     current: Option<(Reply, Instant)>,
     /// Who wants another one behind it.
@@ -53,15 +58,18 @@ impl Reading {
             return Begun::Nothing;
         }
         let Some(reply) = self.waiting.pop_front() else { return Begun::Nothing };
-        if self.task.as_ref().is_some_and(|task| !task.is_finished()) {
+        let given_up = self.task.as_mut();
+        if given_up
+            .is_some_and(|task| task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending())
+        {
             return Begun::Blocked(reply);
         }
         let file = file.to_owned();
-        self.task = Some(tokio::task::spawn_blocking(move || {
+        self.task = Some(Box::pin(off_thread("reading the configuration", move || {
             let config = config::load(&file)?;
             let tls = TlsSetup::build(&config)?;
             Ok(Files { config, tls })
-        }));
+        })));
         self.current = Some((reply, Instant::now() + PATIENCE));
         Begun::Reading
     }
@@ -74,7 +82,7 @@ impl Reading {
         let read = match tokio::time::timeout_at(*until, task).await {
             Ok(ended) => {
                 self.task = None;
-                ended.unwrap_or_else(|error| Err(ReloadError::Reader(error)))
+                ended.unwrap_or(Err(ReloadError::Reader))
             }
             Err(_) => Err(ReloadError::Slow(PATIENCE)),
         };

@@ -45,9 +45,9 @@ pub(crate) enum ReloadError {
     /// An earlier reading has not ended.
     #[error("an earlier reload is still blocked on a file that does not open or end")]
     Blocked,
-    /// The thread that read them.
-    #[error("the configuration's files could not be read: {0}")]
-    Reader(tokio::task::JoinError),
+    /// The thread that read them panicked.
+    #[error("the configuration's files could not be read; the log says why")]
+    Reader,
     /// The nodes' metrics cannot be made.
     #[error(transparent)]
     Metrics(#[from] MetricsError),

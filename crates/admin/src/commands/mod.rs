@@ -83,8 +83,10 @@ pub enum Argument {
     Name(&'static str),
     /// The number of a node, and perhaps FORCE.
     Forcible(&'static str),
-    /// `key = value`.
+    /// `key = value`; with another name it is a setting of drivers, and no command.
     Setting,
+    /// `key = value`, of pgweir's only.
+    OwnSetting,
 }
 
 impl Argument {
@@ -96,7 +98,7 @@ impl Argument {
             Self::MayName(what) => format!(" [{what}]"),
             Self::Name(what) => format!(" {what}"),
             Self::Forcible(what) => format!(" {what} [FORCE]"),
-            Self::Setting => " key = value".to_owned(),
+            Self::Setting | Self::OwnSetting => " key = value".to_owned(),
         }
     }
 
@@ -106,10 +108,9 @@ impl Argument {
             (Self::None | Self::MayName(_), []) => true,
             (Self::MayName(_) | Self::Name(_) | Self::Forcible(_), [name]) => name.value().is_some(),
             (Self::Forcible(_), [name, force]) => name.value().is_some() && force.is("FORCE"),
-            // Others are settings of drivers, not of pgweir.
-            (Self::Setting, [name, sign, _, ..]) => {
-                config::KEYS.iter().any(|key| name.is(key.name))
-                    && (*sign == Word::Symbol('=') || sign.is("TO"))
+            (Self::Setting | Self::OwnSetting, [name, sign, _, ..]) => {
+                let known = || config::KEYS.iter().any(|key| name.is(key.name));
+                (*sign == Word::Symbol('=') || sign.is("TO")) && (self == Self::OwnSetting || known())
             }
             _ => false,
         }
@@ -245,7 +246,7 @@ impl Command {
             Argument::Name("node") | Argument::Forcible(_) => " 1",
             Argument::Name("key") => " load_balance",
             Argument::Name(_) => " app",
-            Argument::Setting => " load_balance = random",
+            Argument::Setting | Argument::OwnSetting => " load_balance = random",
         };
         format!("{}{argument}", self.words)
     }
@@ -254,6 +255,15 @@ impl Command {
     #[must_use]
     pub fn usage(&self) -> String {
         format!("{}{}", self.words, self.argument.usage())
+    }
+
+    /// What it was called with, for the log. A value may be a secret; the lines of what changes mask those.
+    fn told(&self, argument: &[Word]) -> String {
+        let told = match self.argument {
+            Argument::Setting | Argument::OwnSetting => argument.get(..1).unwrap_or_default(),
+            _ => argument,
+        };
+        told.iter().filter_map(Word::value).collect::<Vec<_>>().join(" ")
     }
 
     fn denied(&self) -> PgError {
@@ -309,6 +319,7 @@ impl Command {
         };
         tracing::info!(
             command = self.words,
+            argument = self.told(&scene.argument),
             user = scene.caller.user,
             session = scene.caller.session,
             "admin command"

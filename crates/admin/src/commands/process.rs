@@ -81,8 +81,11 @@ fn key_of(scene: &Scene<'_>) -> Result<Option<&'static config::Key>, PgError> {
     let key = config::KEYS.iter().find(|key| key.name.eq_ignore_ascii_case(given));
     let unknown = || {
         let text = format!("unrecognized configuration parameter \"{given}\"");
-        PgError::error(SqlState::UNDEFINED_OBJECT, text)
-            .with_hint("SHOW CONFIG in the admin database lists the keys.")
+        let hint = match config::nearest_key(given) {
+            Some(key) => format!("Did you mean {key}?"),
+            None => "SHOW CONFIG in the admin database lists the keys.".to_owned(),
+        };
+        PgError::error(SqlState::UNDEFINED_OBJECT, text).with_hint(hint)
     };
     key.map(Some).ok_or_else(unknown)
 }
@@ -118,7 +121,9 @@ fn changeable(key: Option<&'static config::Key>) -> Result<Option<&'static str>,
 }
 
 pub(super) fn pgpool_set(scene: &Scene<'_>) -> Result<SessionAsk, PgError> {
-    let key = changeable(key_of(scene)?)?.unwrap_or_default();
+    let Some(key) = changeable(key_of(scene)?)? else {
+        return Err(PgError::error(SqlState::SYNTAX_ERROR, "PGPOOL SET changes one key at a time"));
+    };
     let value = written(scene.argument.get(2..).unwrap_or_default());
     Ok(SessionAsk::Set { key, value })
 }

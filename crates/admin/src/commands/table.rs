@@ -320,7 +320,7 @@ pub const COMMANDS: &[Command] = &[
         words: "PGPOOL SET",
         rights: Rights::Anyone,
         place: Place::AnySession,
-        argument: Argument::Setting,
+        argument: Argument::OwnSetting,
         columns: &[],
         help: "Changes a key for this session, of those that a session may change.",
         handler: Handler::Session(process::pgpool_set),

@@ -391,4 +391,9 @@ async fn sessions_may_change_only_what_harms_nobody() {
     );
     assert_eq!(ask("PGPOOL SHOW pool_passwd").await.unwrap_err().code, SqlState::INSUFFICIENT_PRIVILEGE);
     assert_eq!(ask("PGPOOL SHOW nonsense").await.unwrap_err().code, SqlState::UNDEFINED_OBJECT);
+    let mistyped = ask("PGPOOL SET load_balanc = off").await.unwrap_err();
+    assert_eq!(
+        (mistyped.code, mistyped.hint.as_deref()),
+        (SqlState::UNDEFINED_OBJECT, Some("Did you mean load_balance?"))
+    );
 }
