@@ -255,6 +255,38 @@ fn innocent_functions_hold_nobody() -> Result<()> {
     Ok(())
 }
 
+/// A trigger that fills the name of a table into a text (audits and partitions are made so) leaves what some table leaves to who
+/// writes it: nothing, until one does.
+#[test]
+fn sl_05_texts_that_only_fill_in_names() -> Result<()> {
+    let (cluster, weir) = rig(0, ONE)?;
+    cluster.setup(
+        "CREATE TABLE t(id int); CREATE TABLE log(id int);
+         CREATE FUNCTION notes() RETURNS trigger LANGUAGE plpgsql AS
+           $$ BEGIN EXECUTE format('INSERT INTO %I VALUES ($1)', TG_ARGV[0]) USING NEW.id; RETURN NEW; END $$;
+         CREATE TRIGGER x BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION notes('log');
+         CREATE FUNCTION hears() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN LISTEN inside; RETURN NEW; END $$;
+         GRANT ALL ON t, log TO bench",
+    )?;
+    let (mut one, mut other) = (weir.client()?, weir.client()?);
+    wait_known(&mut one, "count(*) FROM log")?;
+    let asked = || Ok::<_, anyhow::Error>(cluster.log(0)?.matches("pg_listening_channels()").count());
+    let before = asked()?;
+    for n in 0..5 {
+        one.simple(&format!("INSERT INTO t VALUES ({n})"))?;
+    }
+    assert_eq!(other.scalar("SELECT count(*) FROM log")?, "5");
+    assert_eq!(asked()?, before, "asked for nothing");
+    cluster.sql(0, "CREATE TRIGGER y BEFORE INSERT ON log FOR EACH ROW EXECUTE FUNCTION hears()")?;
+    // What was made at the node itself is known after a while; a definition that passes makes it known at once.
+    one.simple("CREATE TEMP TABLE makes_it_known(); DROP TABLE makes_it_known")?;
+    let held = || {
+        one.simple("INSERT INTO t VALUES (7)").is_ok() && pins(&weir).is_ok_and(|found| found == ["listen"])
+    };
+    ensure!(eventually(SECONDS, held), "not held: {:?}", pins(&weir));
+    Ok(())
+}
+
 /// PREPARE and EXECUTE, Parse and Bind, and several statements in one string run it as well.
 #[test]
 fn sl_05_every_way_to_run_it() -> Result<()> {

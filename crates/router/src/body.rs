@@ -6,6 +6,7 @@
 use crate::functions::catalog_name;
 use crate::leaves::Leaves;
 use crate::lexer::{Kind, Lexer, Token};
+use crate::made::only_fills_in;
 
 /// Strings in strings are looked into so deep.
 const DEPTH: u8 = 4;
@@ -17,6 +18,8 @@ pub struct Body {
     pub leaves: Leaves,
     /// Parameters of users' own (with a dot in their names) that it sets for the session.
     pub settings: Vec<String>,
+    /// It runs queries and changes of rows on relations whose names are filled in.
+    pub fills_in: bool,
 }
 
 impl Body {
@@ -25,10 +28,13 @@ impl Body {
     pub fn of(text: &[u8]) -> Self {
         let mut body = Self::default();
         let tokens: Vec<Token<'_>> = Lexer::new(text, true).collect();
-        let runs_text = tokens.iter().any(|token| runs_text(token));
         body.look(&tokens, 0);
-        if runs_text {
+        let made = || tokens.iter().any(|token| token.is("execute"));
+        if tokens.iter().any(runs_its_text) || (made() && !only_fills_in(&tokens)) {
             body.leaves(Leaves::Anything);
+            body.look_into_strings(&tokens, 1);
+        } else if made() {
+            body.fills_in = true;
             body.look_into_strings(&tokens, 1);
         }
         body
@@ -41,7 +47,7 @@ impl Body {
         let strings = Lexer::new(sql, true).filter(|token| token.kind == Kind::String);
         for token in strings {
             let inner = Self::of(&inside(token.text));
-            body.leaves(inner.leaves);
+            body.leaves(if inner.fills_in { Leaves::Anything } else { inner.leaves });
             body.settings.extend(inner.settings);
         }
         body
@@ -168,11 +174,11 @@ pub(crate) fn words(text: &str) -> impl Iterator<Item = String> + '_ {
     text.split(move |letter| !joins(letter)).filter(|word| !word.is_empty()).map(str::to_lowercase)
 }
 
-/// EXECUTE, and functions that take a text and run it.
-fn runs_text(token: &Token<'_>) -> bool {
+/// Functions that take a text and run it.
+fn runs_its_text(token: &Token<'_>) -> bool {
     let name = catalog_name(token);
     let by_name = || std::str::from_utf8(&name).is_ok_and(|name| by_name(name) == Leaves::Anything);
-    token.is("execute") || (token.is_name() && by_name())
+    token.is_name() && by_name()
 }
 
 /// Behind this token a statement begins.
@@ -185,7 +191,7 @@ fn begins_statement(previous: Option<&Token<'_>>) -> bool {
 }
 
 /// What stands between a string's quotes, doubled ones undone.
-fn inside(text: &[u8]) -> Vec<u8> {
+pub(crate) fn inside(text: &[u8]) -> Vec<u8> {
     let start = text.iter().position(|byte| matches!(byte, b'\'' | b'$'));
     let Some(rest) = start.and_then(|start| text.get(start..)) else { return text.to_vec() };
     let quote = match rest {
@@ -256,10 +262,12 @@ mod tests {
             ("SELECT set_config('app.' || $1, $2, false)", Leaves::Unasked, &[]),
             ("SELECT set_config($1, $2, $3)", Leaves::Unasked, &[]),
             ("SELECT set_config($1, $2, true)", Leaves::Nothing, &[]),
-            ("EXECUTE format('SELECT %I', a)", Leaves::Anything, &[]),
+            ("EXECUTE format('SELECT %s', a)", Leaves::Anything, &[]),
+            ("EXECUTE format('SELECT %I', a)", Leaves::Nothing, &[]),
+            ("EXECUTE 'SELECT pg_advisory_lock(1)'", Leaves::Perhaps, &[]),
             ("EXECUTE 'UPDATE ' || t || ' SET a = 1'", Leaves::Anything, &[]),
             ("EXECUTE 'SET app.y = ' || quote_literal(a)", Leaves::Anything, &["app.y"]),
-            ("EXECUTE $q$SELECT set_config('app.z', 'a', false)$q$", Leaves::Anything, &["app.z"]),
+            ("EXECUTE $q$SELECT set_config('app.z', 'a', false)$q$", Leaves::Perhaps, &["app.z"]),
             ("SELECT query_to_xml('SELECT 1', true, true, '')", Leaves::Anything, &[]),
             ("SELECT dblink_connect('a', 'b')", Leaves::Unasked, &[]),
         ] {

@@ -29,6 +29,7 @@ mod handed;
 mod hint;
 mod leaves;
 mod lexer;
+mod made;
 mod normal;
 pub mod ops;
 mod oversize;

@@ -73,6 +73,8 @@ pub(crate) struct Gathering {
     writers: HashMap<Object, Vec<Object>>,
     definitions: Vec<Object>,
     settings: BTreeSet<Box<str>>,
+    /// Functions that read and write relations whose names they are given.
+    fill_in: Vec<Object>,
 }
 
 impl Gathering {
@@ -82,7 +84,10 @@ impl Gathering {
             self.own.insert(function, Leaves::Anything);
             return size_of::<Object>() * 2;
         };
-        let Body { mut leaves, settings } = Body::of(text.as_bytes());
+        let Body { mut leaves, settings, fills_in } = Body::of(text.as_bytes());
+        if fills_in {
+            self.fill_in.push(function);
+        }
         for name in settings {
             if self.settings.len() >= MAX_SETTINGS && !self.settings.contains(&*name) {
                 leaves = Leaves::Unasked;
@@ -128,7 +133,18 @@ impl Gathering {
             names.entry(*function).or_default().push((*operator).to_owned());
         }
         let mentioned = self.mentioned(&names);
-        let written = self.spread(&names, &mentioned, things);
+        let mut own = self.own.clone();
+        let mut written = self.spread(&own, &names, &mentioned, things);
+        // A relation that is not known leaves what any may.
+        let relations = written.iter().filter(|(object, _)| !matches!(object, Object::Function(_)));
+        let worst = relations.map(|(_, leaves)| *leaves).max().unwrap_or_default();
+        if worst != Leaves::Nothing && !self.fill_in.is_empty() {
+            for function in &self.fill_in {
+                let known = own.entry(*function).or_default();
+                *known = worst.max(*known);
+            }
+            written = self.spread(&own, &names, &mentioned, things);
+        }
         let read = spread_reads(&written, things);
         let at =
             |map: &HashMap<Object, Leaves>, object: &Object| map.get(object).copied().unwrap_or_default();
@@ -164,13 +180,13 @@ impl Gathering {
     /// From what leaves something to all that comes to it by a write.
     fn spread(
         &self,
+        own: &HashMap<Object, Leaves>,
         names: &HashMap<Object, Vec<String>>,
         mentioned: &HashMap<&str, Vec<Object>>,
         things: &Things<'_>,
     ) -> HashMap<Object, Leaves> {
         let mut found: HashMap<Object, Leaves> = HashMap::new();
-        let mut next: Vec<(Object, Leaves)> =
-            self.own.iter().map(|(object, leaves)| (*object, *leaves)).collect();
+        let mut next: Vec<(Object, Leaves)> = own.iter().map(|(object, leaves)| (*object, *leaves)).collect();
         while let Some((object, leaves)) = next.pop() {
             let known = found.entry(object).or_default();
             if *known >= leaves {

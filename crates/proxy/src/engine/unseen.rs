@@ -45,7 +45,7 @@ impl Unseen {
 
     fn note_block(&mut self, sql: Option<&[u8]>) {
         let Some(sql) = sql else { return };
-        let Body { leaves, settings } = Body::of_do(sql);
+        let Body { leaves, settings, .. } = Body::of_do(sql);
         self.leaves = self.leaves.max(leaves);
         for name in settings {
             if self.names.len() >= MAX_NAMES {
