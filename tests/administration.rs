@@ -141,6 +141,23 @@ fn ad_07_kill_and_disable() -> Result<()> {
     Ok(())
 }
 
+/// What was closed by its name can be opened, whoever has forgotten the name meanwhile.
+#[test]
+fn ad_07_a_database_that_nobody_names_any_more() -> Result<()> {
+    let (cluster, weir) = rig(0, "databases: {app: {}}")?;
+    let mut admin = console(&weir)?;
+    for sql in ["PAUSE app", "DISABLE app"] {
+        admin.simple(sql)?;
+    }
+    weir.rewrite(&cluster, &PgweirOptions::default())?;
+    admin.simple("RELOAD")?;
+    for sql in ["ENABLE app", "RESUME app"] {
+        admin.simple(sql)?;
+    }
+    assert_eq!(admin.sqlstate_of("RESUME app")?, "3D000");
+    Ok(())
+}
+
 /// AD-04: who may only look, may only look; who is no admin cannot even do that, in an ordinary session neither.
 #[test]
 fn ad_04_rights_of_every_kind() -> Result<()> {

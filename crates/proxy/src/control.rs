@@ -75,11 +75,12 @@ impl Proxy {
         client.inspect(|client| client.raise(Flag::Kill)).is_some()
     }
 
-    /// Whether a client or the configuration knows the database.
+    /// Whether a client, the configuration or an earlier command knows the database.
     #[must_use]
     pub fn knows(&self, database: &str) -> bool {
         let config = self.shared.deps.config.load();
         config.databases.contains_key(database)
+            || self.shared.gates.names(database)
             || self.pools().iter().any(|pool| name_of(pool) == database)
             || self.clients_of(&Scope::Database(database.to_owned())).next().is_some()
     }

@@ -94,6 +94,13 @@ impl Gates {
         }
     }
 
+    /// Whether that database was paused or disabled by its name: that can be undone, whoever knows it otherwise.
+    #[must_use]
+    pub fn names(&self, database: &str) -> bool {
+        let closed = self.closed.lock();
+        closed.paused.contains(database) || closed.disabled.contains(database)
+    }
+
     /// Whether all databases are paused.
     #[must_use]
     pub fn all_paused(&self) -> bool {
