@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cluster::NodeId;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, Notify, Semaphore};
 use tokio::time::timeout;
 
 use crate::connect::{ConnectError, NodeAddress, send_cancel};
@@ -86,6 +86,13 @@ pub(crate) struct Line {
     asked: AtomicU64,
     /// Up to which one they have been carried out.
     carried_out: Mutex<u64>,
+}
+
+/// What a client has that has ever been cancelled: who sends its requests on, and who waits for them.
+#[derive(Debug, Default)]
+pub(crate) struct Cancelling {
+    pub(crate) line: Line,
+    pub(crate) cancelled: Notify,
 }
 
 /// A request that is being sent on; dropping it lets the backend go.

@@ -3,8 +3,8 @@
 mod doing;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use atomic_waker::AtomicWaker;
@@ -12,9 +12,8 @@ use cluster::{NodeId, Role};
 use parking_lot::Mutex;
 use protocol::startup::Replication;
 use router::PinReason;
-use tokio::sync::Notify;
 
-use crate::cancel::{CancelKey, CancelOnItsWay, Line, Secret};
+use crate::cancel::{CancelKey, CancelOnItsWay, Cancelling, Line, Secret};
 use crate::fence::Lease;
 pub use crate::server_entry::{NewServer, ServerEntry, ServerState};
 pub use doing::{ClientState, WaitsFor};
@@ -82,8 +81,8 @@ pub struct ClientEntry {
     statement: Mutex<Vec<u8>>,
     waker: AtomicWaker,
     cancel: Mutex<CancelState>,
-    cancels: Line,
-    cancelled: Notify,
+    /// Few clients ever cancel anything.
+    cancelling: OnceLock<Box<Cancelling>>,
 }
 
 /// What a client calls itself.
@@ -145,8 +144,7 @@ impl ClientEntry {
             statement: Mutex::default(),
             waker: AtomicWaker::new(),
             cancel: Mutex::default(),
-            cancels: Line::default(),
-            cancelled: Notify::new(),
+            cancelling: OnceLock::new(),
         }
     }
 
@@ -345,7 +343,7 @@ impl ClientEntry {
     /// Waits until no cancel request is on its way; as [`ClientEntry::unbind`] then.
     pub async fn unbound(&self) -> Unbound {
         loop {
-            let notified = self.cancelled.notified();
+            let notified = self.cancelling().cancelled.notified();
             let left = self.unbind();
             if left != Unbound::Awaited {
                 return left;
@@ -390,13 +388,17 @@ impl ClientEntry {
     }
 
     pub(crate) fn line(&self) -> &Line {
-        &self.cancels
+        &self.cancelling().line
+    }
+
+    fn cancelling(&self) -> &Cancelling {
+        self.cancelling.get_or_init(Box::default)
     }
 
     /// A cancel request is on its way no more.
     pub(crate) fn cancel_arrived(&self) {
         self.cancel.lock().on_their_way -= 1;
-        self.cancelled.notify_waiters();
+        self.cancelling().cancelled.notify_waiters();
     }
 
     /// A cancel request was sent, and nobody knows when it arrives.

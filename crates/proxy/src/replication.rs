@@ -91,7 +91,7 @@ async fn begin(
     let shared = &worker.shared;
     let topology = shared.deps.topology.load();
     let node =
-        topology.primary_node().ok_or_else(|| End::Refused(no_primary(Duration::ZERO).into_fatal()))?;
+        topology.primary_node().ok_or_else(|| End::refused(no_primary(Duration::ZERO).into_fatal()))?;
     let address = Arc::new(NodeAddress { hostname: node.hostname.to_string(), port: node.port });
     let options =
         connect_options(logged_in, config, Arc::clone(&address), Arc::clone(&shared.deps.tls.load().nodes));
@@ -104,7 +104,7 @@ async fn begin(
         if !error.is_ours() {
             shared.observe(Observation::ConnectFailed { node, epoch: topology.epoch, failure });
         }
-        End::Refused(error.to_client().into_fatal())
+        End::refused(error.to_client().into_fatal())
     })?;
     let entry = shared.registry.enter_server(NewServer {
         node: node.id,

@@ -49,7 +49,7 @@ pub(super) struct SettingsBook {
     /// State that cannot be moved does not hold the client.
     pub(super) ignores_state: bool,
     /// As they were when the transaction made its first change.
-    at_begin: Option<Before>,
+    at_begin: Option<Box<Before>>,
     savepoints: Vec<(Vec<u8>, Before)>,
     /// What statements on their way to the server will do, by message.
     pending: VecDeque<(Push, VecDeque<Step>)>,
@@ -296,7 +296,7 @@ impl SettingsBook {
 
     fn roll_back(&mut self, backend: &mut Arc<Settings>) {
         if let Some(before) = self.at_begin.take() {
-            self.restore(before, backend);
+            self.restore(*before, backend);
         }
         if self.discarded {
             // What was set again behind it went with the batch. It commits at once on a server of today; on one that
@@ -345,7 +345,7 @@ impl SettingsBook {
             }
             SessionOp::State(op) => {
                 let now = self.now();
-                self.at_begin.get_or_insert(now);
+                self.at_begin.get_or_insert_with(|| Box::new(now));
                 let answer = self.answer.take();
                 self.pins.apply(op, answer);
             }
@@ -363,7 +363,7 @@ impl SettingsBook {
             return;
         }
         let now = self.now();
-        self.at_begin.get_or_insert(now);
+        self.at_begin.get_or_insert_with(|| Box::new(now));
         changes.iter().for_each(|change| self.note_changed(change));
         let mut client = (*self.client).clone();
         changes.iter().for_each(|change| client.change(change, &self.startup));

@@ -305,7 +305,7 @@ impl Session {
                 let counts = pool.counts();
                 let quota = pool.full_quota().filter(|_| counts.taken() < counts.limit);
                 let (full, size) = quota.map_or((None, counts.limit), |(scope, size)| (Some(scope), size));
-                Err(Refusal::Busy { pool: pool.key.clone(), full, size, waited: limit }.into())
+                Err(Refusal::Busy { pool: Box::new(pool.key.clone()), full, size, waited: limit }.into())
             }
         }
     }

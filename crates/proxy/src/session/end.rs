@@ -51,9 +51,10 @@ pub(crate) enum End {
     /// What was prepared has other columns by now: not the session's end, its unit is repeated.
     #[error("columns have changed")]
     Outdated,
-    /// The login, or settings that it asked for, were refused.
+    /// The login, or settings that it asked for, were refused. Boxed: how a session may end is held over its waits, more
+    /// than once.
     #[error("refused: {}", .0.message)]
-    Refused(PgError),
+    Refused(Box<PgError>),
     /// Not the session's end: it goes on with another worker.
     #[error("goes on with another worker")]
     Moved,
@@ -66,6 +67,10 @@ pub(crate) enum End {
 }
 
 impl End {
+    pub(crate) fn refused(error: PgError) -> Self {
+        Self::Refused(Box::new(error))
+    }
+
     /// The word that logs and metrics use.
     #[must_use]
     pub(crate) fn kind(&self) -> &'static str {
@@ -107,7 +112,7 @@ impl End {
                         .with_hint("Connect again; SHOW POOL_NODES tells the state of the nodes."),
                 )
             }
-            Self::Refused(error) => Some(error.clone()),
+            Self::Refused(error) => Some((**error).clone()),
             Self::Overdue(limit) => Some(overdue(*limit)),
             Self::Violation(violation) => Some(violation.to_client()),
         }

@@ -22,11 +22,11 @@ impl Session {
     /// Tells the client its parameters and its key. A login that a server would refuse is refused.
     pub(super) async fn greet(&mut self) -> Result<(), End> {
         let told = match self.identity.settings.bad_name() {
-            Some(name) => return Err(End::Refused(unrecognised(name))),
+            Some(name) => return Err(End::refused(unrecognised(name))),
             None => self.told().await?,
         };
         self.put_greeting(&told)
-            .map_err(|error| End::Refused(PgError::fatal(SqlState::INTERNAL_ERROR, error.to_string())))?;
+            .map_err(|error| End::refused(PgError::fatal(SqlState::INTERNAL_ERROR, error.to_string())))?;
         self.parse.standard_conforming_strings = told.get("standard_conforming_strings") != Some("off");
         self.to_client.own(|own| protocol::write::ready_for_query(own, TxStatus::Idle.as_byte()));
         let sent = self.to_client.write_early(&mut self.stream, &self.from_server);
@@ -60,7 +60,7 @@ impl Session {
             return Ok(told);
         }
         let mut backend = self.acquire(Target::Anywhere).await.map_err(|interrupt| match interrupt {
-            Interrupt::Refused(refusal) => End::Refused(refusal.to_client().into_fatal()),
+            Interrupt::Refused(refusal) => End::refused(refusal.to_client().into_fatal()),
             Interrupt::End(end) => end,
         })?;
         let tried = self.try_settings(&mut backend).await;
@@ -94,7 +94,7 @@ impl Session {
 async fn bring_to(backend: &mut Backend, wanted: &Arc<Settings>) -> Result<Parameters, End> {
     if let Some(sql) = wanted.statements_from(&backend.books.settings) {
         exchange(backend, sql.as_bytes()).await.map_err(|error| match error {
-            ExchangeError::Server(error) => End::Refused(error.into_fatal()),
+            ExchangeError::Server(error) => End::refused(error.into_fatal()),
             ExchangeError::Lost(error) => End::NodeLost(error),
         })?;
         backend.books.settings = Arc::clone(wanted);

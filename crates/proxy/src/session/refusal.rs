@@ -24,8 +24,8 @@ pub(super) enum Refusal {
     Stale,
     /// All backends of the pool are taken.
     Busy {
-        /// The pool.
-        pool: PoolKey,
+        /// The pool. Boxed: a refusal is held over waits.
+        pool: Box<PoolKey>,
         /// What is full: what it shares with other pools, or `None` for the pool itself.
         full: Option<Scope>,
         /// How many backends there are.

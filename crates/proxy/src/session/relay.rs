@@ -346,7 +346,7 @@ impl Session {
             ServerStep::Anew => {
                 (relay.anew, relay.held, relay.client_need, relay.server_need) = (true, false, 0, HEADER_LEN);
             }
-            ServerStep::SetupFailed(error) => return Err(End::Refused(error.into_fatal())),
+            ServerStep::SetupFailed(error) => return Err(End::refused(error.into_fatal())),
         }
         Ok(true)
     }

@@ -221,7 +221,7 @@ impl Session {
         self.engine.give_up_asking();
         match error {
             ExchangeError::Lost(error) if held => Err(End::NodeLost(error)),
-            ExchangeError::Server(error) if held => Err(End::Refused(error.into_fatal())),
+            ExchangeError::Server(error) if held => Err(End::refused(error.into_fatal())),
             _ => Ok(()),
         }
     }
