@@ -17,6 +17,9 @@ const INSTRUCTIONS: f64 = 21_500.0;
 /// Of one by the extended protocol, which is five messages each way instead of one.
 const EXTENDED: f64 = 24_100.0;
 
+/// Of a connection without a password and one simple transaction in it, from its first byte to its last.
+const CONNECTION: f64 = 70_500.0;
+
 struct Rig {
     cluster: Cluster,
 }
@@ -29,23 +32,24 @@ impl Rig {
         Ok(Self { cluster })
     }
 
-    /// What the tool printed about pgweir while it served that many transactions of one client.
-    fn said(&self, tool: &[&str], mode: &str, transactions: u32) -> Result<String> {
+    /// What the tool printed about pgweir while it served that many transactions of one client of a pgbench with `options`.
+    fn said(&self, tool: &[&str], options: &[&str], transactions: u32) -> Result<String> {
         let under = ["valgrind"].iter().chain(tool).map(|word| (*word).to_owned()).collect();
         // Nothing is to go on beside the transactions, and the first check may take its time.
         let yaml = "workers: 1\nhealth_check_period: 10min\nhealth_check_timeout: 1min\nconnect_timeout: 1min\nsr_check_period: 10min\n";
-        let options = PgweirOptions { under, ..PgweirOptions::yaml(yaml).trusting() };
-        let mut weir = Pgweir::start_with(&self.cluster, &options)?;
+        let set = PgweirOptions { under, ..PgweirOptions::yaml(yaml).trusting() };
+        let mut weir = Pgweir::start_with(&self.cluster, &set)?;
         let count = transactions.to_string();
-        let report = pgbench(&self.cluster, weir.port(), &["-n", "-S", "-M", mode, "-c", "1", "-t", &count])?;
+        let all = [&["-n", "-S", "-c", "1", "-t", &count], options].concat();
+        let report = pgbench(&self.cluster, weir.port(), &all)?;
         ensure!((report.processed, report.failed) == (u64::from(transactions), 0), "{report:?}");
         ensure!(weir.stop()? == 0, "{}", weir.log());
         Ok(weir.log())
     }
 
     /// What one transaction adds to what `count` finds in the tool's words.
-    fn each(&self, tool: &[&str], mode: &str, count: impl Fn(&str) -> Result<f64>) -> Result<f64> {
-        let (short, long) = (self.said(tool, mode, SHORT)?, self.said(tool, mode, LONG)?);
+    fn each(&self, tool: &[&str], options: &[&str], count: impl Fn(&str) -> Result<f64>) -> Result<f64> {
+        let (short, long) = (self.said(tool, options, SHORT)?, self.said(tool, options, LONG)?);
         Ok((count(&long)? - count(&short)?) / f64::from(LONG - SHORT))
     }
 }
@@ -72,7 +76,7 @@ fn a_transaction_is_two_reads_and_two_writes() -> Result<()> {
     let rig = Rig::new()?;
     for mode in MODES {
         let tool = ["--tool=none", "--trace-syscalls=yes"];
-        let (short, long) = (rig.said(&tool, mode, SHORT)?, rig.said(&tool, mode, LONG)?);
+        let (short, long) = (rig.said(&tool, &["-M", mode], SHORT)?, rig.said(&tool, &["-M", mode], LONG)?);
         let each = |names: &[&str]| (calls(&long, names) - calls(&short, names)) / f64::from(LONG - SHORT);
         let reads = each(&["recvfrom", "recvmsg", "read", "readv"]);
         let writes = each(&["sendto", "sendmsg", "write", "writev"]);
@@ -93,7 +97,7 @@ fn a_transaction_is_two_reads_and_two_writes() -> Result<()> {
 fn a_transaction_allocates_nothing() -> Result<()> {
     let rig = Rig::new()?;
     for mode in MODES {
-        let blocks = rig.each(&["--tool=dhat", "--dhat-out-file=/dev/null"], mode, |said| {
+        let blocks = rig.each(&["--tool=dhat", "--dhat-out-file=/dev/null"], &["-M", mode], |said| {
             let total = said.lines().find(|line| line.contains("Total:")).context("no total")?;
             number(total, " in ").context("blocks")
         })?;
@@ -112,9 +116,28 @@ fn a_transaction_takes_few_instructions() -> Result<()> {
     for mode in MODES {
         let limit = factor * if mode == "extended" { EXTENDED } else { INSTRUCTIONS };
         let tool = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
-        let instructions = rig.each(&tool, mode, |said| number(said, "Collected : "))?;
+        let instructions = rig.each(&tool, &["-M", mode], |said| number(said, "Collected : "))?;
         println!("{mode}: {instructions} instructions a transaction");
         ensure!(instructions < limit, "{mode}: {instructions} instructions a transaction");
     }
+    Ok(())
+}
+
+/// PP-09: a login is what clients without a pool of their own pay for each transaction.
+#[test]
+fn a_connection_takes_few_instructions_and_calls() -> Result<()> {
+    let rig = Rig::new()?;
+    let factor = if harness::is_optimised()? { 1.0 } else { 20.0 };
+    let tool = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
+    let instructions = rig.each(&tool, &["-C"], |said| number(said, "Collected : "))?;
+    println!("{instructions} instructions a connection");
+    ensure!(instructions < factor * CONNECTION, "{instructions} instructions a connection");
+    let tool = ["--tool=none", "--trace-syscalls=yes"];
+    let (short, long) = (rig.said(&tool, &["-C"], SHORT)?, rig.said(&tool, &["-C"], LONG)?);
+    let each = |names: &[&str]| (calls(&long, names) - calls(&short, names)) / f64::from(LONG - SHORT);
+    // What a socket is to be it is from the start, and where it comes from is told with it.
+    let options = each(&["ioctl", "fcntl", "setsockopt", "getsockopt", "getsockname", "getpeername"]);
+    println!("{options} calls about options a connection");
+    ensure!(options < 0.05, "{options} calls about options a connection");
     Ok(())
 }

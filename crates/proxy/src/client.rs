@@ -32,10 +32,10 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// should carry what it needed to get in.
 type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Serves a connection that was accepted `here` on the least busy worker.
+/// Serves a connection that was accepted `here` on a worker that has little to do.
 pub(crate) fn accept(here: &Worker, workers: &Workers, accepted: Accepted) {
     here.shared.deps.metrics.client_connections.inc();
-    let Some(worker) = workers.least_busy(Some(here)) else { return };
+    let Some(worker) = workers.of_newcomer(here.id) else { return };
     let admitting = Box::pin(admit(Arc::clone(worker), accepted));
     worker.tasks.spawn("session", async move {
         if let Some(serving) = admitting.await {

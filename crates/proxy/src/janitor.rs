@@ -73,7 +73,7 @@ fn fill(shared: &Arc<Shared>, workers: &Workers) {
             if !node.is_usable() || pool.retry.must_wait(Instant::now()) {
                 break;
             }
-            let (Some(slot), Some(worker)) = (pool.vacancy(least), workers.least_busy(None)) else { break };
+            let (Some(slot), Some(worker)) = (pool.vacancy(least), workers.least_busy()) else { break };
             let opening = open(worker, Arc::clone(&who), &config, slot, node);
             let pool = Arc::clone(&pool);
             worker.tasks.spawn("fill", async move {

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use config::Config;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{SocketFlags, accept_with, acceptfrom_with};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use telemetry::Sparse;
 use tokio::io::Interest;
@@ -26,6 +28,8 @@ use crate::stream::Stream;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The most that is read of a connection before it has a reactor: a start-up packet (bytes).
 const EARLY_LEN: usize = 2048;
+/// How connections are accepted: with what they need, so that it takes no call of its own.
+const ACCEPTED: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 /// The longest path of a Unix socket (`sun_path`, with its end).
 const MAX_SOCKET_PATH: usize = 107;
 
@@ -286,18 +290,14 @@ async fn accept_tcp(
     inherit(listener.get_ref(), &inherited)?;
     let mut lines = Sparse::default();
     loop {
-        let accepted = accept(&listener, &mut lines, |listener| listener.accept()).await;
-        let Some((stream, peer)) = accepted else { continue };
+        let Some((stream, peer)) = accept(&listener, &mut lines, accept_one).await else { continue };
         let wanted = keepalive();
         if wanted != inherited {
             // Those in the backlog have the old ones.
             inherit(listener.get_ref(), &wanted)?;
             inherited = wanted;
         }
-        match stream.set_nonblocking(true) {
-            Ok(()) => serve(Accepted::Tcp(stream, peer, local)),
-            Err(error) => tracing::debug!(error = %error, "connection lost before it was served"),
-        }
+        serve(Accepted::Tcp(stream, peer, local));
     }
 }
 
@@ -307,13 +307,20 @@ async fn accept_unix(
 ) -> io::Result<()> {
     let mut lines = Sparse::default();
     loop {
-        let accepted = accept(&listener, &mut lines, |listener| listener.accept()).await;
-        let Some((stream, _)) = accepted else { continue };
-        match stream.set_nonblocking(true) {
-            Ok(()) => serve(Accepted::Unix(stream)),
-            Err(error) => tracing::debug!(error = %error, "connection lost before it was served"),
+        let accept_one = |listener: &std::os::unix::net::UnixListener| {
+            Ok(retry_on_intr(|| accept_with(listener, ACCEPTED))?.into())
+        };
+        if let Some(stream) = accept(&listener, &mut lines, accept_one).await {
+            serve(Accepted::Unix(stream));
         }
     }
+}
+
+/// The connection at the front, and from where.
+fn accept_one(listener: &std::net::TcpListener) -> io::Result<(std::net::TcpStream, SocketAddr)> {
+    let (socket, peer) = retry_on_intr(|| acceptfrom_with(listener, ACCEPTED))?;
+    let peer = SocketAddr::try_from(peer.ok_or(Errno::AFNOSUPPORT)?)?;
+    Ok((socket.into(), peer))
 }
 
 /// The next connection; none, after a pause, when the system gives none.

@@ -1,6 +1,6 @@
 //! The worker threads: a single-threaded runtime each, no work stealing.
 //!
-//! A session is on one worker at a time. [`Workers::least_busy`] chooses where one begins; where it goes on later is
+//! A session is on one worker at a time. [`Workers::of_newcomer`] chooses where one begins; where it goes on later is
 //! for [`crate::rebalance`] to say.
 
 use std::io;
@@ -12,6 +12,9 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 
 use crate::shared::{Shared, Worker};
+
+/// So many tasks more than another one may a worker have that accepts, before it hands connections over.
+const NEWCOMERS: usize = 4;
 
 /// See the module's documentation.
 pub struct Workers {
@@ -47,18 +50,26 @@ impl Workers {
         Ok(Self { workers, stop, threads: parking_lot::Mutex::new(threads) })
     }
 
-    /// The worker with the fewest tasks; of those alike `here` comes first, for it need not be woken.
+    /// The worker with the fewest tasks.
     #[must_use]
-    pub fn least_busy(&self, here: Option<&Worker>) -> Option<&Arc<Worker>> {
-        self.workers
-            .iter()
-            .min_by_key(|worker| (worker.tasks.alive(), here.is_some_and(|here| here.id != worker.id)))
+    pub fn least_busy(&self) -> Option<&Arc<Worker>> {
+        self.workers.iter().min_by_key(|worker| worker.tasks.alive())
     }
 
-    /// Where the listener of that number accepts: they are spread, and do not count as busy.
+    /// Where a connection that was accepted on the worker of that number begins: there, unless another one has clearly
+    /// fewer tasks, for that one must be woken. Where the session goes on is decided by what it does.
+    #[must_use]
+    pub fn of_newcomer(&self, accepted: usize) -> Option<&Arc<Worker>> {
+        let least = self.least_busy()?;
+        let near = |here: &&Arc<Worker>| here.tasks.alive() <= least.tasks.alive() + NEWCOMERS;
+        self.workers.get(accepted).filter(near).or(Some(least))
+    }
+
+    /// Where the listener of that number accepts: they are spread, and do not count as busy. From the end, for as long as
+    /// one worker is enough for the sessions it is the first one.
     #[must_use]
     pub fn accepting(&self, number: usize) -> Option<&Arc<Worker>> {
-        self.workers.get(number.checked_rem(self.workers.len())?)
+        self.workers.iter().rev().nth(number.checked_rem(self.workers.len())?)
     }
 
     /// Every worker.

@@ -210,6 +210,8 @@ fn lossy(bytes: &[u8]) -> String {
 /// 18 random bytes as printable ASCII: RFC 5802 asks for freshness, PostgreSQL uses as many.
 pub(crate) fn nonce() -> String {
     let bytes: [u8; 18] = rand::rng().random();
+    let mut text = String::with_capacity(2 * bytes.len());
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
-    digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
+    text.extend(digits.filter_map(|digit| char::from_digit(digit.into(), 16)));
+    text
 }

@@ -85,14 +85,15 @@ impl Authenticator {
         }
     }
 
-    /// The random inputs of one login.
-    pub(super) fn challenge(&self) -> Challenge {
-        Challenge {
-            md5_salt: rand::rng().random(),
-            nonce: nonce(),
-            process_secret: self.process_secret,
-            end_point: None,
-        }
+    /// The random inputs of one login. Who is not challenged costs none: they are a tenth of such a login's
+    /// instructions.
+    pub(super) fn challenge(&self, method: Method) -> Challenge {
+        let (md5_salt, nonce) = match method {
+            Method::Trust | Method::Password => ([0; 4], String::new()),
+            // By md5 one is asked for SCRAM who has a verifier.
+            Method::Md5 | Method::Scram => (rand::rng().random(), nonce()),
+        };
+        Challenge { md5_salt, nonce, process_secret: self.process_secret, end_point: None }
     }
 
     /// What is stored of a user, in the form the method needs.

@@ -306,7 +306,7 @@ async fn exchange(
 ) -> Result<Learned, LoginError> {
     let Progress { user, database, tls } = progress;
     let end_point = context.tls.filter(|_| *tls).and_then(|tls| tls.end_point.clone());
-    let challenge = Challenge { end_point, ..context.authenticator.challenge() };
+    let challenge = Challenge { end_point, ..context.authenticator.challenge(method) };
     let mut auth = ClientAuth::new(method, user.as_bytes(), stored, challenge);
     let mut step = auth.begin(wire.out());
     loop {
