@@ -18,7 +18,7 @@ const INSTRUCTIONS: f64 = 21_500.0;
 const EXTENDED: f64 = 24_100.0;
 
 /// Of a connection without a password and one simple transaction in it, from its first byte to its last.
-const CONNECTION: f64 = 70_500.0;
+const CONNECTION: f64 = 73_000.0;
 
 struct Rig {
     cluster: Cluster,
@@ -135,8 +135,9 @@ fn a_connection_takes_few_instructions_and_calls() -> Result<()> {
     let tool = ["--tool=none", "--trace-syscalls=yes"];
     let (short, long) = (rig.said(&tool, &["-C"], SHORT)?, rig.said(&tool, &["-C"], LONG)?);
     let each = |names: &[&str]| (calls(&long, names) - calls(&short, names)) / f64::from(LONG - SHORT);
-    // What a socket is to be it is from the start, and where it comes from is told with it.
-    let options = each(&["ioctl", "fcntl", "setsockopt", "getsockopt", "getsockname", "getpeername"]);
+    // What a socket is to be it is from the start, and where it comes from is told with it. Not `fcntl`: where assertions
+    // are on, as they are in the profile `ci`, a descriptor is looked at twice.
+    let options = each(&["ioctl", "setsockopt", "getsockopt", "getsockname", "getpeername"]);
     println!("{options} calls about options a connection");
     ensure!(options < 0.05, "{options} calls about options a connection");
     Ok(())
