@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use harness::{Login, PgweirOptions, RawClient, WHERE, eventually, msgs, procs, rig};
+use harness::{Login, Pgweir, PgweirOptions, RawClient, WHERE, eventually, msgs, procs, rig};
 
 fn at(client: &mut RawClient, prefix: &str) -> Result<String> {
     client.scalar(&format!("{prefix}{WHERE}"))
@@ -251,5 +251,71 @@ fn routes_are_logged() -> Result<()> {
         log.lines()
             .any(|line| line.contains("statement routed") && line.contains("node=0") && line.contains("ddl"))
     );
+    Ok(())
+}
+
+/// How many statements were routed for that reason, wherever to.
+fn routed(weir: &Pgweir, reason: &str) -> Result<f64> {
+    let label = format!("reason=\"{reason}\"");
+    let of_reason = |(name, _): &(&String, &f64)| {
+        name.starts_with("pgweir_statements_routed_total{") && name.contains(&label)
+    };
+    Ok(weir.metrics()?.iter().filter(of_reason).map(|(_, count)| count).sum())
+}
+
+/// PGWEIR EXPLAIN, `pgweir route`, the metric and SHOW POOL_STATEMENTS give a statement one reason. The command line asks no
+/// database: what only a catalog knows (`false`) it cannot say.
+#[test]
+fn a_reason_is_the_same_everywhere() -> Result<()> {
+    let yaml = "consistency: eventual\nwrite_function_list: [lies]\n\
+                primary_routing_query_pattern_list: ['AS report']";
+    let (cluster, weir) = rig(1, yaml)?;
+    cluster.setup(
+        "CREATE TABLE t(id int); GRANT ALL ON t TO bench; CREATE UNLOGGED TABLE u(id int); GRANT ALL ON u TO bench;
+         CREATE FUNCTION lies() RETURNS int STABLE LANGUAGE sql AS 'SELECT 1'; GRANT CREATE ON SCHEMA public TO bench",
+    )?;
+    let known = || explained(&mut weir.client()?, "SELECT * FROM u", "reason");
+    ensure!(eventually(Duration::from_secs(30), || known().is_ok_and(|reason| reason == "primary_relation")));
+    for (sql, reason, at_the_command_line) in [
+        ("SELECT 1", "read_only_select", true),
+        ("EXPLAIN SELECT 1", "explain", true),
+        ("SELECT * FROM t FOR UPDATE", "locking_read", true),
+        ("SELECT * INTO copied FROM t", "select_into", true),
+        ("WITH w AS (INSERT INTO t VALUES (1) RETURNING *) SELECT * FROM w", "data_modifying_cte", true),
+        ("INSERT INTO t VALUES (1)", "dml", true),
+        ("CREATE TABLE made(a int)", "ddl", true),
+        ("VACUUM t", "utility", true),
+        ("SELECT txid_current()", "volatile_function", true),
+        ("SELECT nothing_like(1)", "unknown_function", true),
+        ("SELECT * FROM u", "primary_relation", false),
+        ("SELECT lies()", "function_list", true),
+        ("SELEC 1", "unparsed", true),
+        ("SHOW work_mem", "session_control", true),
+        ("/* pgweir: primary */ SELECT 2 AS hinted", "hint", true),
+        ("SELECT 3 AS report", "query_pattern", true),
+    ] {
+        let mut client = weir.client()?;
+        let row = client.simple(&format!("PGWEIR EXPLAIN {sql}"))?;
+        assert_eq!(row.get(0, "reason")?, reason, "explained: {sql}");
+        let before = routed(&weir, reason)?;
+        // Some fail there: they were routed all the same.
+        let _ = client.talk(&msgs().Q(sql))?;
+        let counted = || routed(&weir, reason).is_ok_and(|after| (after - before - 1.0).abs() < f64::EPSILON);
+        ensure!(eventually(Duration::from_secs(5), counted), "not counted for {reason}: {sql}");
+        let statements = weir.admin("SHOW POOL_STATEMENTS")?;
+        let fingerprint = row.get(0, "fingerprint")?;
+        let of_it = statements.iter().find(|row| row["fingerprint"] == fingerprint);
+        ensure!(of_it.is_some_and(|row| row["reasons"] == format!("{reason}=1")), "{of_it:?}: {sql}");
+        let (done, said) = weir.shell(&["route", sql])?;
+        let told = said.lines().any(|line| line.split_whitespace().eq(["reason:", reason]));
+        ensure!(done && told == at_the_command_line, "{sql}: {said}");
+    }
+    let long = format!("SELECT '{}'", "x".repeat(70_000));
+    let before = routed(&weir, "too_long")?;
+    weir.client()?.simple(&long)?;
+    ensure!(
+        eventually(Duration::from_secs(5), || routed(&weir, "too_long").is_ok_and(|after| after > before))
+    );
+    ensure!(weir.shell(&["route", &long])?.1.contains("too_long"));
     Ok(())
 }

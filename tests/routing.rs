@@ -4,7 +4,7 @@
 //! visible even when it succeeds silently. What needs the catalog is in catalog.rs.
 
 use anyhow::{Result, ensure};
-use harness::{Cluster, Pgweir, RawClient, WHERE, msgs, rig};
+use harness::{Cluster, Login, Pgweir, RawClient, WHERE, msgs, rig};
 
 const SCHEMA: &str = "
 CREATE TABLE t(id int PRIMARY KEY, v text);
@@ -322,6 +322,43 @@ fn rw_12_the_session_default_of_read_only() -> Result<()> {
         client.simple("ROLLBACK")?;
         let mut next = weir.client()?;
         next.simple("INSERT INTO log VALUES (2)")?;
+    }
+    Ok(())
+}
+
+/// RW-12: the same by the start-up packet, as a parameter and in `options`.
+#[test]
+fn rw_12_the_modes_that_a_session_starts_with() -> Result<()> {
+    let (_cluster, weir) = prepared_rig()?;
+    for (name, read_only, serializable) in [
+        ("options", "-c default_transaction_read_only=on", false),
+        ("default_transaction_read_only", "on", false),
+        ("options", "-c default_transaction_isolation=serializable", true),
+        (
+            "options",
+            "-c default_transaction_isolation=serializable -c default_transaction_read_only=on",
+            true,
+        ),
+    ] {
+        let mut client = Login::bench().with(name, read_only).connect(weir.port())?;
+        for extended in [false, true] {
+            let at = |client: &mut RawClient| match extended {
+                true => client.scalar_extended(WHERE, &[]),
+                false => client.scalar(WHERE),
+            };
+            let expected = if serializable { "n0" } else { "n1" };
+            assert_eq!(at(&mut client)?, expected, "{read_only}");
+            client.simple("BEGIN")?;
+            assert_eq!(at(&mut client)?, expected, "{read_only}, in a transaction");
+            client.simple("COMMIT")?;
+            client.simple("BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE")?;
+            assert_eq!(at(&mut client)?, "n0", "{read_only}, said otherwise");
+            client.simple("INSERT INTO log VALUES (1)")?;
+            client.simple("ROLLBACK")?;
+        }
+        if read_only.contains("read_only=on") || name.ends_with("read_only") {
+            assert_eq!(client.sqlstate_of("INSERT INTO log VALUES (1)")?, "25006", "{read_only}");
+        }
     }
     Ok(())
 }
