@@ -332,6 +332,40 @@ fn rw_12_default_modes_of_transactions() -> Result<()> {
     Ok(())
 }
 
+/// RW-02, RW-04: what a name means changes within what is sent at once: by SET search_path, and by a temporary table.
+#[test]
+fn rw_02_names_change_their_meaning_within_a_pipeline() -> Result<()> {
+    let (cluster, weir) = prepared_rig("")?;
+    cluster.setup(
+        "CREATE SCHEMA plain; CREATE SCHEMA writes; GRANT USAGE ON SCHEMA plain, writes TO bench;
+         CREATE VIEW plain.seen AS SELECT 1 AS a; CREATE VIEW writes.seen AS SELECT public.wr() + 1 AS a;
+         GRANT SELECT ON plain.seen, writes.seen TO bench; TRUNCATE log",
+    )?;
+    weir.wait_on_standby("SELECT count(*) FROM plain.seen")?;
+    let (mut one, mut other) = (weir.client()?, weir.client()?);
+    let path = |schema: &str| format!("SET search_path = {schema}, public");
+    let seen = "SELECT a FROM seen";
+    for extended in [false, true] {
+        let add = |sent: harness::Msgs, sql: &str| if extended { sent.PBE(sql).S() } else { sent.Q(sql) };
+        let steps = [path("plain"), seen.into(), path("writes"), seen.into(), path("plain"), seen.into()];
+        let sent = steps.iter().fold(msgs(), |sent, sql| add(sent, sql));
+        assert_eq!(one.talk(&sent)?.values(), ["1", "2", "1"], "extended: {extended}");
+        // Another session has a search path of its own.
+        assert_eq!(other.sqlstate_of(seen)?, "42P01");
+        let shadow = [
+            "CREATE TEMP TABLE t AS SELECT 9 AS id",
+            "SELECT id FROM t",
+            "DROP TABLE t",
+            "SELECT min(id) FROM t",
+        ];
+        let sent = shadow.iter().fold(msgs(), |sent, sql| add(sent, sql));
+        assert_eq!(one.talk(&sent)?.values(), ["9", "1"], "extended: {extended}");
+        one.simple("RESET search_path")?;
+    }
+    assert_eq!(cluster.scalar(0, "SELECT count(*) FROM log")?, "2");
+    Ok(())
+}
+
 /// What a newer server has built in is taken as its catalog says: functions are made and given the OIDs of built-ins.
 #[test]
 fn built_ins_of_a_newer_server_are_read_from_its_catalog() -> Result<()> {
