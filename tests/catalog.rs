@@ -332,7 +332,7 @@ fn rw_12_default_modes_of_transactions() -> Result<()> {
     Ok(())
 }
 
-/// RW-02, RW-04: what a name means changes within what is sent at once: by SET search_path, and by a temporary table.
+/// RW-02: what a name means changes within what is sent at once: by SET search_path, and by a temporary table.
 #[test]
 fn rw_02_names_change_their_meaning_within_a_pipeline() -> Result<()> {
     let (cluster, weir) = prepared_rig("")?;
